@@ -1,0 +1,81 @@
+"""Bit-exact low-precision numbers on NumPy and torch, CPU and GPU.
+
+`import precision as P` loads NumPy only. Formats (`P.float8_e4m3fn`, `P.get_format`), rounding (`P.round_to`), codes
+(`P.encode`, `P.decode`, `P.pack`), and the oracle they are proven against (`P.exact`).
+
+>>> import numpy as np, precision as P
+>>> P.round_to(np.float32([0.3, 1000.0]), P.float8_e4m3fn)
+array([3.125e-01, 4.480e+02], dtype=float32)
+"""
+
+from importlib import import_module as _import_module
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+from typing import Any as _Any
+
+from precision.codec import (
+    CLASSES,
+    classify,
+    decode,
+    encode,
+    from_dtype,
+    next_down,
+    next_up,
+    pack,
+    to_dtype,
+    ulp,
+    unpack,
+    values,
+)
+from precision.formats import FORMATS, Format, IntFormat, formats, get_format
+from precision.rounding import POLICIES, ROUNDINGS, Policy, Rounding, get_policy, round_to, stochastic
+
+try:
+    __version__ = _version("halfulp")
+except _PackageNotFoundError:  # a bare checkout on the path
+    __version__ = "0+checkout"
+
+_LAZY = ("exact", "histogram", "inspection")
+
+__all__ = [
+    "CLASSES",
+    "FORMATS",
+    "POLICIES",
+    "ROUNDINGS",
+    "Format",
+    "IntFormat",
+    "Policy",
+    "Rounding",
+    "classify",
+    "decode",
+    "encode",
+    "exact",
+    "formats",
+    "from_dtype",
+    "get_format",
+    "get_policy",
+    "histogram",
+    "inspection",
+    "next_down",
+    "next_up",
+    "pack",
+    "round_to",
+    "stochastic",
+    "to_dtype",
+    "ulp",
+    "unpack",
+    "values",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    """The formats by name, and the modules that are loaded when first used."""
+    if name in FORMATS:
+        return FORMATS[name]
+    if name in _LAZY:
+        return _import_module(f"precision.{name}")
+    raise AttributeError(f"module 'precision' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *FORMATS, *_LAZY})

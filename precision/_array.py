@@ -1,0 +1,199 @@
+"""The private NumPy-or-torch seam: what an array holds, its bit patterns, and the few operations that rounding needs.
+
+The algorithms of `rounding` and `codec` are written once, with Python operators on integers and the two functions of a
+back end: `where` and `float_pattern`. The back ends are
+
+* `NUMPY`: arrays, eagerly (this builds the lookup tables, and serves the wide formats);
+* `TORCH`: tensors of any device, also while torch.compile traces;
+* `Recorder`: writes each operation down as a line of source code, so that the same algorithm becomes one fused CUDA
+  kernel (through torch's NVRTC jiterator) or one loop compiled by numba (the `fast` extra).
+
+torch is never imported from here: it is used when the caller's array shows that it is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An IEEE 754 interchange format as a container of values: where its fields are in a bit pattern.
+
+    Patterns are held in signed integers of `width` bits, 16-bit ones widened to 32 so that no operation overflows.
+    """
+
+    name: str
+    bits: int
+    mantissa_bits: int
+    bias: int
+
+    @property
+    def width(self) -> int:
+        return 64 if self.bits == 64 else 32
+
+    @property
+    def sign(self) -> int:
+        """The sign bit, as the (negative, where it fills the integer) constant that Python operators need."""
+        return 0x8000 if self.bits == 16 else -(1 << (self.bits - 1))
+
+    @property
+    def magnitude(self) -> int:
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << (self.bits - 1 - self.mantissa_bits)) - 1) << self.mantissa_bits
+
+    @property
+    def implicit(self) -> int:
+        """The smallest normal number; also the significand's implicit bit."""
+        return 1 << self.mantissa_bits
+
+    @property
+    def quiet_nan(self) -> int:
+        return self.infinity | (self.implicit >> 1)
+
+    @property
+    def max(self) -> Fraction:
+        return Fraction(2) ** (self.bias + 1) * (1 - Fraction(1, 2 << self.mantissa_bits))
+
+    def pattern(self, value: Fraction) -> int:
+        """The bit pattern of a non-negative value that this format holds exactly."""
+        if value == 0:
+            return 0
+        exponent = max(value.numerator.bit_length() - value.denominator.bit_length() - 1, -self.bias)
+        while value >= Fraction(2) ** (exponent + 1):
+            exponent += 1
+        exponent = max(exponent, 1 - self.bias)
+        significand = value / Fraction(2) ** (exponent - self.mantissa_bits)
+        assert significand.denominator == 1 and significand < 2 * self.implicit, (value, self.name)
+        return int(significand) + ((exponent + self.bias - 1) << self.mantissa_bits)
+
+
+FLOAT16 = Layout("float16", 16, 10, 15)
+BFLOAT16 = Layout("bfloat16", 16, 7, 127)
+FLOAT32 = Layout("float32", 32, 23, 127)
+FLOAT64 = Layout("float64", 64, 52, 1023)
+LAYOUTS = {layout.name: layout for layout in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)}
+INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+
+
+class NumpyOps:
+    """Integer arrays of the pattern's width, eagerly."""
+
+    where = staticmethod(np.where)
+
+    @staticmethod
+    def float_pattern(integer: Any, layout: Layout) -> Any:
+        """The pattern of a small positive integer's value (exact; never subnormal, so flush-to-zero cannot touch it)."""
+        return integer.astype(layout.name).view(f"int{layout.bits}")
+
+    @staticmethod
+    def wide(pattern: Any) -> Any:
+        return pattern.astype(np.int64)
+
+    @staticmethod
+    def narrow(pattern: Any) -> Any:
+        return pattern.astype(np.int32)
+
+
+class TorchOps:
+    """Integer tensors of the pattern's width, eagerly or while a compiler traces."""
+
+    @staticmethod
+    def where(condition: Any, a: Any, b: Any) -> Any:
+        torch = sys.modules["torch"]
+        if isinstance(a, int) and isinstance(b, int):  # two plain numbers would become int64 whatever the width
+            dtype = torch.int32 if all(-(2**31) <= v < 2**31 for v in (a, b)) else torch.int64
+            a = torch.full((), a, dtype=dtype, device=condition.device)
+        return torch.where(condition, a, b)
+
+    @staticmethod
+    def float_pattern(integer: Any, layout: Layout) -> Any:
+        torch = sys.modules["torch"]
+        if layout.bits == 64:
+            return integer.to(torch.float64).view(torch.int64)
+        return integer.to(torch.float32).view(torch.int32)
+
+    @staticmethod
+    def wide(pattern: Any) -> Any:
+        return pattern.to(sys.modules["torch"].int64)
+
+    @staticmethod
+    def narrow(pattern: Any) -> Any:
+        return pattern.to(sys.modules["torch"].int32)
+
+
+NUMPY, TORCH = NumpyOps(), TorchOps()
+
+
+class Recorder:
+    """A back end that writes C: each operation becomes one line, and the whole algorithm one fused kernel."""
+
+    def __init__(self, *, wide: bool) -> None:
+        self.lines: list[str] = []
+        self.is_wide = wide  # constants are long long from here on
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, Term):
+            return value.name
+        value = int(value)
+        if value == -(1 << 63):
+            return "(-9223372036854775807LL - 1)"
+        if value == -(1 << 31) and not self.is_wide:
+            return "(-2147483647 - 1)"
+        return f"{value}LL" if self.is_wide else str(value)
+
+    def emit(self, expression: str) -> Term:
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"const auto {name} = {expression};")
+        return Term(name, self)
+
+    def where(self, condition: Any, a: Any, b: Any) -> Term:
+        return self.emit(f"{self.text(condition)} ? {self.text(a)} : {self.text(b)}")
+
+    def float_pattern(self, integer: Any, layout: Layout) -> Term:
+        if layout.bits == 64:
+            return self.emit(f"__double_as_longlong((double){self.text(integer)})")
+        return self.emit(f"__float_as_int((float){self.text(integer)})")
+
+    def wide(self, pattern: Any) -> Term:
+        self.is_wide = True
+        return self.emit(f"(long long){self.text(pattern)}")
+
+    def narrow(self, pattern: Any) -> Term:
+        self.is_wide = False
+        return self.emit(f"(int){self.text(pattern)}")
+
+
+def _operator(symbol: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
+    def record(self: Term, other: Any) -> Term:
+        left, right = self.recorder.text(self), self.recorder.text(other)
+        return self.recorder.emit(f"{right} {symbol} {left}" if swapped else f"{left} {symbol} {right}")
+
+    return record
+
+
+class Term:
+    """One recorded value: a name in the source being written."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name, self.recorder = name, recorder
+
+    __hash__ = None  # type: ignore[assignment]
+    __and__, __or__ = _operator("&"), _operator("|")
+    __add__, __radd__ = _operator("+"), _operator("+", swapped=True)
+    __sub__, __rsub__ = _operator("-"), _operator("-", swapped=True)
+    __rmul__ = _operator("*", swapped=True)
+    __rshift__ = _operator(">>")
+    __lshift__, __rlshift__ = _operator("<<"), _operator("<<", swapped=True)
+    __lt__, __le__, __gt__, __ge__ = _operator("<"), _operator("<="), _operator(">"), _operator(">=")
+    __eq__, __ne__ = _operator("=="), _operator("!=")  # type: ignore[assignment]

@@ -1,0 +1,334 @@
+"""Runs a job of `_patterns` on whatever array the caller has.
+
+* NumPy arrays and CPU tensors: one gather from a *sticky-compressed table*. A float32 pattern is shifted right until only
+  sign, exponent and m + 2 mantissa bits remain, and the last of them is OR-ed with everything shifted out. Each value of
+  the format and each midpoint between two has zeros in and below that bit, so no rounding boundary falls inside a class
+  of patterns with the same index, and one member of the class, `index << shift`, answers for all. The table is therefore
+  the exact definition called on 2^(11+m) patterns, whatever the mode and policy; there is no branch for NaN or overflow.
+* Formats too wide for a table, and stochastic rounding: the definition itself, in blocks that stay in cache.
+* CUDA tensors: the definition recorded as C and compiled into one elementwise kernel by torch's NVRTC jiterator.
+* Tensors that a compiler traces, or of another device: the definition on tensors.
+
+With numba installed (the `fast` extra) CPU arrays take a compiled loop over the same table.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from precision import _patterns
+from precision._array import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, Layout, Recorder, Term
+from precision._patterns import Job
+from precision.formats import AnyFormat, Format
+
+BLOCK = 1 << 16  # elements whose scratch arrays stay in a core's cache
+_scratch = threading.local()
+
+
+def code_dtype(fmt: AnyFormat) -> np.dtype[Any]:
+    """The unsigned integer type of the codes of a format."""
+    return np.dtype("uint8" if fmt.bits <= 8 else "uint16" if fmt.bits <= 16 else "uint32" if fmt.bits <= 32 else "uint64")
+
+
+def apply(job: Job, x: Any, random: Any = None) -> Any:
+    """The job on any array; a Python scalar or list counts as a NumPy array, a NumPy scalar stays one."""
+    if type(x) is np.ndarray:
+        return _numpy(job, x, random)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _torch(job, x, random, torch)
+    if isinstance(x, bool | int | float | list | tuple | np.ndarray | np.generic):
+        result = _numpy(job, np.asarray(x), random)
+        return result[()] if isinstance(x, np.generic) else result
+    raise TypeError(f"x is a {type(x).__module__}.{type(x).__name__}; pass a NumPy array, a torch tensor or numbers")
+
+
+# --- what the input is ------------------------------------------------------------------------------------------------
+
+
+@cache
+def _numpy_layout(dtype: np.dtype[Any]) -> Layout | None:
+    """The layout of a float dtype, None for an integer one; TypeError for the rest."""
+    name = dtype.name
+    if name in LAYOUTS:
+        return LAYOUTS[name]
+    if name in INTEGERS:
+        return None
+    raise TypeError(_refused_dtype(name))
+
+
+def _refused_dtype(name: str) -> str:
+    allowed = "float16, bfloat16, float32, float64 and integers"
+    if name.startswith(("float8", "float6", "float4", "int4", "int2", "uint4", "uint2")):
+        return f"x has dtype {name}: its elements are codes; decode them first (P.decode(x)), allowed are {allowed}"
+    if name == "bool":
+        return f"x has dtype bool; convert it to a number type first, allowed are {allowed}"
+    return f"x has dtype {name}; allowed are {allowed}"
+
+
+def _check_holds(job: Job, layout: Layout) -> None:
+    if job.kind == "round" and not _patterns.holds(layout, job.fmt):
+        remedy = next(c.name for c in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64) if _patterns.holds(c, job.fmt))
+        raise ValueError(
+            f"{layout.name} cannot hold every value of {job.fmt.name}: convert x to {remedy} first, or use encode(), "
+            "which takes any input"
+        )
+
+
+def _raises_on_nan(job: Job) -> bool:
+    return (job.policy.nan if job.fmt.has_nan else job.policy.missing_nan) == "raise"
+
+
+def _nan_refused(job: Job) -> ValueError:
+    return ValueError(f"x contains NaN, and the policy says to raise for one; {job.fmt.name}: see Policy.nan and missing_nan")
+
+
+def _numpy_random(random: Any, bits: int, shape: tuple[int, ...]) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(random, torch.Tensor):
+        random = random.detach().cpu().numpy()
+    r = np.asarray(random)
+    if r.dtype.kind not in "iu":
+        raise TypeError(f"random_bits has dtype {r.dtype}; it must hold integers in [0, 2^{bits})")
+    if r.size and (int(r.min()) < 0 or int(r.max()) >= 1 << bits):
+        raise ValueError(f"random_bits reaches from {r.min()} to {r.max()}; with bits={bits} it must be in [0, 2^{bits})")
+    try:
+        return np.broadcast_to(r, shape)
+    except ValueError:
+        raise ValueError(f"random_bits of shape {r.shape} does not broadcast to x's shape {shape}") from None
+
+
+# --- NumPy ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _table(job: Job, layout: Layout) -> tuple[np.ndarray[Any, Any], int] | None:
+    """(table, shift) for a layout, or None where the table would be too large; built with integer operations only."""
+    if job.random_bits:
+        return None
+    if layout.bits == 16:
+        shift, index_bits = 0, 16
+    else:
+        kept = _patterns.index_bits(layout, job.fmt) + 1
+        shift = layout.mantissa_bits - kept
+        index_bits = layout.bits - shift
+        if index_bits > (21 if layout.bits == 32 else 18):
+            return None
+    patterns = np.arange(1 << index_bits, dtype=f"uint{layout.width}") << np.array(shift, f"uint{layout.width}")
+    table = job(patterns.view(f"int{layout.width}"), layout, NUMPY).astype(_out_dtype(job, layout))
+    table.setflags(write=False)
+    return table, shift
+
+
+def _out_dtype(job: Job, layout: Layout) -> np.dtype[Any]:
+    return code_dtype(job.fmt) if job.kind == "encode" else np.dtype(f"uint{layout.bits}")
+
+
+def _numpy(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, Any]:
+    dtype = x.dtype
+    layout = _numpy_layout(dtype)
+    if not dtype.isnative:
+        result = _numpy(job, x.astype(dtype.newbyteorder("=")), random)
+        return result.astype(dtype) if job.kind == "round" else result
+    if job.random_bits:
+        random = _numpy_random(random, job.random_bits, x.shape)
+    if layout is None:
+        return _numpy_integers(job, x, random)
+    result = _numpy_patterns(job, x if x.flags.c_contiguous else x.copy(order="C"), layout, random)
+    return result.view(dtype) if job.kind == "round" else result
+
+
+def _numpy_patterns(job: Job, x: np.ndarray[Any, Any], layout: Layout, random: Any) -> np.ndarray[Any, Any]:
+    """The results, as unsigned integers, for a C-contiguous array whose bytes are patterns of `layout`."""
+    _check_holds(job, layout)
+    u = x.view(f"uint{layout.bits}").reshape(-1)
+    if _raises_on_nan(job) and bool(((u & layout.magnitude) > layout.infinity).any()):
+        raise _nan_refused(job)
+    out = np.empty(u.size, _out_dtype(job, layout))
+    found = _table(job, layout)
+    if found is not None:
+        _gather(u, found[0], found[1], out)
+    else:
+        r = None if random is None else np.ascontiguousarray(random).reshape(-1)
+        for i in range(0, u.size, BLOCK >> 2):
+            block = slice(i, i + (BLOCK >> 2))
+            pattern = u[block].astype(np.int32) if layout.bits == 16 else u[block].view(f"int{layout.bits}")
+            out[block] = job(pattern, layout, NUMPY, None if r is None else r[block].astype(np.int64))
+    return out.reshape(x.shape)
+
+
+def _gather(u: np.ndarray[Any, Any], table: np.ndarray[Any, Any], shift: int, out: np.ndarray[Any, Any]) -> None:
+    """out[i] = table[index of u[i]], in blocks."""
+    loop = _compiled_gather()
+    if loop is not None:
+        loop(u, table, shift, out)
+        return
+    size, bits = u.size, u.dtype.itemsize * 8
+    try:
+        word, index = _scratch.arrays[bits]
+    except (AttributeError, KeyError):
+        arrays = _scratch.__dict__.setdefault("arrays", {})
+        word, index = arrays[bits] = np.empty(BLOCK, u.dtype), np.empty(BLOCK, np.intp)
+    mask = np.array((1 << shift) - 1, u.dtype)
+    count = np.array(shift, u.dtype)
+    for i in range(0, size, BLOCK):
+        block = u[i : i + BLOCK]
+        n = block.size
+        w, k = word[:n], index[:n]
+        if shift:
+            # (u & mask) + mask carries into bit `shift` iff a bit below it is set; OR-ing that in is the sticky bit.
+            np.bitwise_and(block, mask, w)
+            np.add(w, mask, w)
+            np.bitwise_or(block, w, w)
+            np.right_shift(w, count, w)
+            k[...] = w
+        else:
+            k[...] = block
+        table.take(k, out=out[i : i + n], mode="wrap")
+
+
+@cache
+def _compiled_gather() -> Any:
+    try:
+        import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
+    except ImportError:
+        return None
+    from precision import _numba
+
+    return _numba.gather
+
+
+def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, Any]:
+    """Integers, each rounded once: exactly to float64 first, or with a sticky bit where float64 cannot hold them."""
+    negative = x < 0 if x.dtype.kind == "i" else np.zeros(x.shape, bool)
+    if x.dtype.itemsize < 8:
+        exact = np.ascontiguousarray(x.astype(np.float64)).reshape(x.shape)
+        result = _numpy_patterns(job, exact, FLOAT64, random)
+    else:
+        a = np.where(negative, 0 - x.view(np.int64), x.view(np.int64))  # the magnitude, as an unsigned number
+        big = (a >= 1 << 53) | (a < 0)
+        sticky = ((a >> 11) & ((1 << 53) - 1)) | ((a & 2047) != 0)
+        kept = np.where(big, sticky, a)
+        pattern = kept.astype(np.float64).view(np.int64) + np.where(big, 11 << 52, 0)
+        pattern = np.where(negative, pattern | FLOAT64.sign, pattern)
+        result = _numpy_patterns(job, np.ascontiguousarray(pattern).reshape(x.shape), FLOAT64, random)
+        if job.fmt.mantissa_bits > 40 and bool(big.any()):  # the 42 bits that `kept` has do not decide: Python's integers do
+            where = np.nonzero(big.reshape(-1))[0]
+            r = None if random is None else random.reshape(-1)
+            for i in where.tolist():
+                value = int(x.reshape(-1)[i])
+                drop = max(abs(value).bit_length() - job.fmt.mantissa_bits - isinstance(job.fmt, Format), 0)
+                y = _patterns.round_integer(abs(value), drop, value < 0, job, None if r is None else int(r[i]))
+                bits = np.array(float(y if value >= 0 else -y)).view(np.int64)
+                part = Job(job.kind, job.fmt, "toward_zero", job.policy)
+                result.reshape(-1)[i] = _numpy_patterns(part, bits, FLOAT64, None)
+    if job.kind == "encode":
+        return result
+    values = result.view(np.float64)
+    info = np.iinfo(x.dtype)
+    fits = (values >= float(info.min)) & (values < float(info.max + 1))
+    if not bool(fits.all()):
+        first = values.reshape(-1)[int(np.argmin(fits.reshape(-1)))]
+        raise ValueError(
+            f"x has dtype {x.dtype}, which cannot hold the rounded value {first}: convert x to float64 first, use "
+            "policy='saturate', or encode(), which rounds integers once"
+        )
+    return values.astype(x.dtype)
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+
+def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "x requires grad, and rounding has no useful derivative: use P.fake_quantize for a straight-through gradient, "
+            "or x.detach() (or torch.no_grad()) for the values alone"
+        )
+    traced = torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter)
+    name = str(x.dtype).removeprefix("torch.")
+    layout = LAYOUTS.get(name)
+    if layout is None and name not in INTEGERS:
+        raise TypeError(_refused_dtype(name))
+    if not traced and (x.device.type == "cpu" or layout is None):
+        return _torch_through_numpy(job, x, random, torch)
+    if layout is None:
+        raise TypeError("integer tensors are not rounded while a compiler traces: convert x to float64 first")
+    _check_holds(job, layout)
+    if _raises_on_nan(job):
+        if traced:
+            raise ValueError("a policy that raises for NaN cannot be traced: choose another Policy.nan or missing_nan")
+        if bool(torch.isnan(x).any()):
+            raise _nan_refused(job)
+    if job.random_bits:
+        if not isinstance(random, torch.Tensor):
+            random = torch.as_tensor(random, device=x.device)
+        if random.is_floating_point() or random.is_complex() or random.dtype == torch.bool:
+            raise TypeError(f"random_bits has dtype {random.dtype}; it must hold integers in [0, 2^{job.random_bits})")
+        random = random.to(torch.int64) & ((1 << job.random_bits) - 1)
+    pattern = x.view(_torch_integer(torch, layout.bits))
+    if x.is_cuda and not traced:
+        out = _cuda_kernel(job, layout)(pattern, random)
+    else:
+        if layout.bits == 16:
+            pattern = pattern.to(torch.int32) & 0xFFFF
+        out = job(pattern, layout, TORCH, random)
+    if job.kind == "encode":
+        return _torch_codes(out, job.fmt, torch)
+    return out.to(_torch_integer(torch, layout.bits)).view(x.dtype)
+
+
+def _torch_integer(torch: ModuleType, bits: int) -> Any:
+    return torch.int16 if bits == 16 else torch.int32 if bits == 32 else torch.int64
+
+
+def _torch_codes(out: Any, fmt: AnyFormat, torch: ModuleType) -> Any:
+    if fmt.bits <= 8:
+        return out.to(torch.uint8)
+    bits = code_dtype(fmt).itemsize * 8
+    return out.to(_torch_integer(torch, bits)).view(getattr(torch, f"uint{bits}"))
+
+
+def _torch_through_numpy(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
+    """CPU tensors share their memory with the NumPy kernels (and integer tensors of other devices are copied there)."""
+    device = x.device
+    x = x.detach().cpu()
+    layout = LAYOUTS.get(str(x.dtype).removeprefix("torch."))
+    if layout is None:
+        return torch.from_numpy(_numpy(job, x.numpy(), random)).to(device)
+    array = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
+    if job.random_bits:
+        random = _numpy_random(random, job.random_bits, array.shape)
+    out = _numpy_patterns(job, array if array.flags.c_contiguous else array.copy(order="C"), layout, random)
+    if job.kind == "encode":
+        return torch.from_numpy(out)
+    return torch.from_numpy(out.view(f"int{layout.bits}")).view(x.dtype)
+
+
+@cache
+def _cuda_kernel(job: Job, layout: Layout) -> Any:
+    """One elementwise kernel for integer patterns, compiled by NVRTC from the recorded definition."""
+    import torch
+
+    recorder = Recorder(wide=layout.width == 64 or job.random_bits > 0)
+    if layout.bits == 16:
+        recorder.lines.append("const int u = ((int)x) & 0xffff;")
+    else:
+        recorder.lines.append(f"const {'long long' if recorder.is_wide else 'int'} u = x;")
+    result = job(Term("u", recorder), layout, recorder, Term("r", recorder) if job.random_bits else None)
+    body = "\n  ".join(recorder.lines)
+    arguments = "T x, T r" if job.random_bits else "T x"
+    text = recorder.text(result)
+    source = f"template <typename T> T halfulp({arguments}) {{\n  {body}\n  return (T){text};\n}}"
+    kernel = torch.cuda.jiterator._create_jit_fn(source)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def run(pattern: Any, random: Any) -> Any:
+        return kernel(pattern.to(torch.int64), random) if job.random_bits else kernel(pattern)
+
+    return run

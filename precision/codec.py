@@ -1,0 +1,440 @@
+"""Codes: the bit patterns of a format's values, packed storage, and the neighbours of a value.
+
+A code is an unsigned integer with the format's bits at the bottom: sign, exponent, mantissa, as IEEE 754-2019 3.4 lays
+them out; two's complement for integers. Codes travel as uint8, uint16, uint32 or uint64, the narrowest that fits.
+4-bit and 6-bit codes pack densely with the first element in the low bits (ONNX INT4/FLOAT4E2M1; OCP MX leaves it open).
+
+>>> import numpy as np, precision as P
+>>> c = P.encode(np.float32([-0.5, 448, 0.001]), "float8_e4m3fn"); c
+array([176, 126,   1], dtype=uint8)
+>>> P.decode(c, "float8_e4m3fn")
+array([-5.000000e-01,  4.480000e+02,  1.953125e-03], dtype=float32)
+>>> P.pack(np.uint8([1, 2, 3]), "float4_e2m1fn")
+array([33,  3], dtype=uint8)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from precision import _engine, _patterns
+from precision._array import FLOAT32, FLOAT64, NUMPY, TORCH, Layout
+from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
+from precision.rounding import Policy, Rounding, job, round_to
+
+__all__ = [
+    "CLASSES",
+    "classify",
+    "decode",
+    "encode",
+    "from_dtype",
+    "next_down",
+    "next_up",
+    "pack",
+    "to_dtype",
+    "ulp",
+    "unpack",
+    "values",
+]
+
+CLASSES = ("zero", "subnormal", "normal", "infinity", "nan")
+"""What `classify` returns, by index."""
+
+
+def encode(
+    x: Any, fmt: AnyFormat | str, *, rounding: Rounding | str = "nearest_even", policy: Policy | str = "saturate"
+) -> Any:
+    """The codes of every element rounded once to `fmt`: `round_to`'s rounding and policies, for any input dtype.
+
+    Same library, shape and device as `x`; unsigned integers of the narrowest width that holds the format's bits.
+    An array of another low-precision dtype (ml_dtypes, torch.float8_*) is decoded exactly first.
+    Raises what `round_to` raises, except that no input dtype is too narrow.
+    """
+    todo, random = job("encode", fmt, rounding, policy)
+    if _format_of_dtype(x) is not None:
+        x = decode(x)
+    return _engine.apply(todo, x, random)
+
+
+def decode(codes: Any, fmt: AnyFormat | str | None = None, dtype: Any = None) -> Any:
+    """The exact values of codes: float32, or float64 where float32 cannot hold the format (float64, int32).
+
+    `codes` are integers in [0, 2^bits) (NumPy or torch), or an array of a dtype that has a format (`ml_dtypes.*`,
+    `torch.float8_*`), whose bits are taken; `fmt` may then be left out. `dtype` asks for "float32", "float64" or the
+    library's dtype of that name. NaN codes give a quiet NaN (their payload and sign kept in IEEE-like formats).
+    Raises ValueError for codes out of range or a dtype that cannot hold the values, TypeError for codes that are no integers.
+    """
+    own = _format_of_dtype(codes)
+    if own is not None:
+        codes, own = from_dtype(codes)
+        fmt = own if fmt is None else fmt
+    elif fmt is None:
+        raise TypeError("decode needs a format for plain integer codes: decode(codes, fmt)")
+    f = get_format(fmt)
+    layout = _decoded_layout(f, dtype)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(codes, torch.Tensor):
+        return _decode_torch(codes, f, layout, torch)
+    c = _codes(codes, f)
+    if f.bits <= 16:
+        result = _decode_table(f, layout).take(c, mode="wrap") if c.size < 512 or f.bits > 8 else _decode_pairs(c, f, layout)
+    else:
+        pattern = _patterns.decode(c.astype(np.int64), f, layout, NUMPY)
+        result = np.asarray(pattern).astype(f"int{layout.bits}").view(layout.name)
+    return result[()] if isinstance(codes, np.generic) else result
+
+
+def _decoded_layout(f: AnyFormat, dtype: Any) -> Layout:
+    if dtype is None:
+        return FLOAT32 if _patterns.holds(FLOAT32, f) else FLOAT64
+    name = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
+    if not isinstance(dtype, str) and isinstance(dtype, type):
+        name = np.dtype(dtype).name
+    if name not in ("float32", "float64"):
+        raise ValueError(f"decode gives float32 or float64, not {dtype!r}; cast the result, which is exact")
+    layout = FLOAT32 if name == "float32" else FLOAT64
+    if not _patterns.holds(layout, f):
+        raise ValueError(f"float32 cannot hold every value of {f.name}: use dtype='float64'")
+    return layout
+
+
+def _codes(codes: Any, f: AnyFormat) -> np.ndarray[Any, Any]:
+    c = np.asarray(codes)
+    if c.dtype.kind not in "iu":
+        raise TypeError(f"codes have dtype {c.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
+    if c.size and not (c.dtype.kind == "u" and c.dtype.itemsize * 8 <= f.bits):
+        low, high = int(c.min()), int(c.max())
+        if low < 0 or high >= 1 << f.bits:
+            raise ValueError(f"codes reach from {low} to {high}; {f.name} has codes 0 to {(1 << f.bits) - 1}")
+    return c
+
+
+@cache
+def _decode_table(f: AnyFormat, layout: Layout) -> np.ndarray[Any, Any]:
+    codes = np.arange(1 << f.bits, dtype=np.int64 if layout.bits == 64 else np.int32)
+    pattern = _patterns.decode(codes, f, layout, NUMPY)
+    table: np.ndarray[Any, Any] = pattern.astype(f"int{layout.bits}").view(layout.name)
+    table.setflags(write=False)
+    return table
+
+
+@cache
+def _pair_table(f: AnyFormat, layout: Layout) -> np.ndarray[Any, Any]:
+    """Two codes to two values: index = low byte's code | high byte's code << 8."""
+    one = np.resize(_decode_table(f, layout), 256)
+    pairs = np.empty((256, 256, 2), layout.name)
+    pairs[..., 0], pairs[..., 1] = one[None, :], one[:, None]
+    if sys.byteorder == "big":
+        pairs = pairs[..., ::-1]
+    return np.ascontiguousarray(pairs).reshape(-1).view("complex64" if layout.bits == 32 else "complex128")
+
+
+def _decode_pairs(c: np.ndarray[Any, Any], f: AnyFormat, layout: Layout) -> np.ndarray[Any, Any]:
+    """8-bit and narrower codes, two to a gather: half the gathers of a table of single codes."""
+    c8 = np.ascontiguousarray(c, np.uint8).reshape(-1)
+    out = np.empty(c8.size, layout.name)
+    even = c8.size & ~1
+    pairs, table = c8[:even].view(np.uint16), _pair_table(f, layout)
+    into = out[:even].view(table.dtype)
+    for i in range(0, pairs.size, _engine.BLOCK >> 2):
+        block = slice(i, i + (_engine.BLOCK >> 2))
+        table.take(pairs[block].astype(np.intp), out=into[block], mode="wrap")
+    if even != c8.size:
+        out[even:] = _decode_table(f, layout)[c8[even:]]
+    return out.reshape(c.shape)
+
+
+def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
+    if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
+        raise TypeError(f"codes have dtype {codes.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
+    traced = torch.compiler.is_compiling() or type(codes) is not torch.Tensor
+    if not traced and codes.device.type == "cpu":
+        return torch.from_numpy(decode(codes.numpy(), f, layout.name))
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(codes.dtype)
+    c = codes if signed is None else codes.view(signed)
+    c = c.to(torch.int64)
+    if signed is not None and f.bits < 64:
+        c = c & ((1 << (8 * codes.element_size())) - 1)
+    if not traced and c.numel() and not bool(((c >= 0) & (c >> f.bits == 0)).all() if f.bits < 63 else True):
+        raise ValueError(f"codes reach from {int(c.min())} to {int(c.max())}; {f.name} has codes 0 to {(1 << f.bits) - 1}")
+    if not traced and f.bits <= 16:
+        table = torch.from_numpy(np.array(_decode_table(f, layout))).to(codes.device)
+        return table.index_select(0, c.reshape(-1)).reshape(codes.shape)
+    pattern = _patterns.decode(c if layout.bits == 64 else c.to(torch.int32), f, layout, TORCH)
+    return pattern.to(torch.int64 if layout.bits == 64 else torch.int32).view(getattr(torch, layout.name))
+
+
+# --- native dtypes ----------------------------------------------------------------------------------------------------
+
+
+def _format_of_dtype(x: Any) -> AnyFormat | None:
+    """The format of an array whose dtype is a low-precision one (not of float16, bfloat16, float32, float64, integers)."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        name = str(x.dtype).removeprefix("torch.")
+    elif isinstance(x, np.ndarray | np.generic):
+        if x.dtype.kind in "fiub":
+            return None
+        name = x.dtype.name
+    else:
+        return None
+    fmt = FORMATS.get(name)
+    return fmt if fmt is not None and (fmt.bits < 8 or name.startswith("float8")) else None
+
+
+def from_dtype(x: Any) -> tuple[Any, AnyFormat]:
+    """(codes, format) of an array of a native dtype (NumPy, ml_dtypes, torch), by bits: nothing is rounded.
+
+    Raises TypeError for a dtype that is no format's.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        fmt = FORMATS.get(str(x.dtype).removeprefix("torch."))
+        if fmt is not None and fmt.bits >= 8:
+            return x.view(getattr(torch, _engine.code_dtype(fmt).name)), fmt
+    elif isinstance(x, np.ndarray | np.generic):
+        fmt = FORMATS.get(x.dtype.name)
+        if fmt is not None:
+            codes = np.asarray(x).view(_engine.code_dtype(fmt))
+            # ml_dtypes keeps a 2- or 4-bit integer sign-extended in its byte.
+            return (codes & codes.dtype.type((1 << fmt.bits) - 1) if isinstance(fmt, IntFormat) and fmt.bits < 8 else codes), fmt
+    raise TypeError(f"x has no dtype of a named format ({getattr(x, 'dtype', type(x).__name__)}); P.formats() lists them")
+
+
+def to_dtype(codes: Any, fmt: AnyFormat | str) -> Any:
+    """The array of the format's native dtype (`fmt.numpy_dtype` or `fmt.torch_dtype`) with these codes, by bits.
+
+    Raises ValueError for codes out of range and for a format without a dtype in the library.
+    """
+    f = get_format(fmt)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(codes, torch.Tensor):
+        if f.torch_dtype is None:
+            raise ValueError(f"torch has no dtype for {f.name}: keep the codes, or P.decode them")
+        return codes.to(getattr(torch, f"uint{f.bits}")).view(f.torch_dtype)
+    if f.numpy_dtype is None:
+        raise ValueError(f"neither NumPy nor ml_dtypes has a dtype for {f.name}: keep the codes, or P.decode them")
+    c = _codes(codes, f).astype(_engine.code_dtype(f))
+    if isinstance(f, IntFormat) and f.bits < 8:
+        c = np.where(c & f.sign_mask, c | (0xFF & ~((1 << f.bits) - 1)), c).astype(np.uint8)
+    return c.view(f.numpy_dtype)
+
+
+# --- packed storage ---------------------------------------------------------------------------------------------------
+
+
+def _packing(fmt: AnyFormat | str) -> tuple[AnyFormat, int, int]:
+    """(format, codes in a group, bytes of a group)."""
+    f = get_format(fmt)
+    if f.bits > 8:
+        raise ValueError(f"{f.name} has {f.bits} bits; pack and unpack take formats of 1 to 8 bits, view wider codes as bytes")
+    group = 8 // math.gcd(f.bits, 8)
+    return f, group, group * f.bits // 8
+
+
+def pack(codes: Any, fmt: AnyFormat | str) -> Any:
+    """The codes of one array as a dense 1-D uint8 array, first element in the low bits, zeros in the unused top bits.
+
+    n codes of b bits take ceil(n·b/8) bytes: element i has bits i·b to i·b + b - 1 of the little-endian bit string.
+    NumPy or torch (same device). Raises ValueError for codes out of range or formats wider than 8 bits.
+    """
+    f, group, size = _packing(fmt)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(codes, torch.Tensor):
+        c = codes.reshape(-1)
+        if c.is_floating_point() or c.dtype == torch.bool:
+            raise TypeError(f"codes have dtype {c.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
+        c = c.to(torch.int64)
+        if c.numel() and not torch.compiler.is_compiling() and bool(((c < 0) | (c >> f.bits != 0)).any()):
+            raise ValueError(f"codes reach from {int(c.min())} to {int(c.max())}; {f.name} has codes 0 to {(1 << f.bits) - 1}")
+        n = c.numel()
+        c = torch.nn.functional.pad(c, (0, -n % group)).reshape(-1, group)
+        word = sum(c[:, i] << (i * f.bits) for i in range(group))
+        if isinstance(word, int):
+            word = c[:, 0]
+        packed = torch.stack([(word >> (8 * i)) & 0xFF for i in range(size)], dim=1)
+        return packed.to(torch.uint8).reshape(-1)[: -(-n * f.bits // 8)]
+    c = _codes(codes, f).astype(np.uint8).reshape(-1)
+    n = c.size
+    if f.bits == 8:
+        return c.copy()
+    c = np.pad(c, (0, -n % group)).reshape(-1, group)
+    word = np.zeros(len(c), np.uint32)
+    for i in range(group):
+        word |= c[:, i].astype(np.uint32) << np.uint32(i * f.bits)
+    out = np.empty((len(c), size), np.uint8)
+    for i in range(size):
+        out[:, i] = word >> np.uint32(8 * i) & np.uint32(0xFF)
+    return out.reshape(-1)[: -(-n * f.bits // 8)]
+
+
+def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any:
+    """The codes (uint8, of `shape`) that `pack` stored; the inverse of `pack` for every length.
+
+    Raises ValueError when the number of bytes is not what the shape needs, TypeError for anything but uint8 bytes.
+    """
+    f, group, size = _packing(fmt)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    n = math.prod(shape)
+    if any(d < 0 for d in shape):
+        raise ValueError(f"shape is {shape}; every dimension must be at least 0")
+    need = -(-n * f.bits // 8)
+    torch = sys.modules.get("torch")
+    is_torch = torch is not None and isinstance(packed, torch.Tensor)
+    b = packed if is_torch else np.frombuffer(packed, np.uint8) if isinstance(packed, bytes | bytearray) else np.asarray(packed)
+    if str(b.dtype).removeprefix("torch.") != "uint8":
+        raise TypeError(f"packed codes are bytes (uint8), not {b.dtype}")
+    have = b.numel() if is_torch else b.size
+    if have != need:
+        raise ValueError(f"{have} bytes do not hold shape {shape} of {f.name}: {n} codes of {f.bits} bits take {need} bytes")
+    mask = (1 << f.bits) - 1
+    if is_torch:
+        assert torch is not None
+        b = torch.nn.functional.pad(b.reshape(-1).to(torch.int64), (0, -need % size)).reshape(-1, size)
+        word = b[:, 0]
+        for i in range(1, size):
+            word = word | (b[:, i] << (8 * i))
+        codes = torch.stack([(word >> (i * f.bits)) & mask for i in range(group)], dim=1)
+        return codes.to(torch.uint8).reshape(-1)[:n].reshape(shape)
+    b = np.pad(b.reshape(-1), (0, -need % size)).reshape(-1, size).astype(np.uint32)
+    word = np.zeros(len(b), np.uint32)
+    for i in range(size):
+        word |= b[:, i] << np.uint32(8 * i)
+    out = np.empty((len(b), group), np.uint8)
+    for i in range(group):
+        out[:, i] = word >> np.uint32(i * f.bits) & np.uint32(mask)
+    return out.reshape(-1)[:n].reshape(shape)
+
+
+# --- neighbours and classes -------------------------------------------------------------------------------------------
+
+
+def values(fmt: AnyFormat | str) -> np.ndarray[Any, Any]:
+    """Every value of a format of at most 16 bits, ascending: infinities included, NaN not, -0 before +0.
+
+    float32, or float64 where float32 cannot hold them. Raises ValueError for wider formats.
+    """
+    f = get_format(fmt)
+    if f.bits > 16:
+        raise ValueError(f"{f.name} has 2^{f.bits} codes; values() lists formats of at most 16 bits")
+    every = decode(np.arange(1 << f.bits, dtype=_engine.code_dtype(f)), f)
+    every = every[~np.isnan(every)]
+    return every[np.lexsort((~np.signbit(every), every))]
+
+
+def classify(codes: Any, fmt: AnyFormat | str) -> Any:
+    """The class of each code as an index (uint8) into `CLASSES`: zero, subnormal, normal, infinity, nan.
+
+    Every non-zero integer code is "normal". Raises as `decode` for bad codes.
+    """
+    f = get_format(fmt)
+    own = _format_of_dtype(codes)
+    if own is not None:
+        codes, _ = from_dtype(codes)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(codes, torch.Tensor):
+        return torch.from_numpy(np.asarray(classify(codes.cpu().numpy(), f))).to(codes.device)
+    c = _codes(codes, f).astype(np.uint64)
+    if isinstance(f, IntFormat):
+        return np.where(c == 0, 0, 2).astype(np.uint8)
+    magnitude = c & np.uint64((1 << (f.exponent_bits + f.mantissa_bits)) - 1)
+    result = np.full(c.shape, 2, np.uint8)
+    if f.zero:
+        result[magnitude < 1 << f.mantissa_bits] = 1
+        result[magnitude == 0] = 0
+    result[magnitude > f.max_code] = 4
+    if f.infinity_code is not None:
+        result[magnitude == f.infinity_code] = 3
+    if f.nan == "negative_zero":
+        result[c == f.sign_mask] = 4
+    return result
+
+
+def _step(x: Any, fmt: AnyFormat | str, up: bool) -> Any:
+    f = get_format(fmt)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        result = _step(x.detach().cpu().to(torch.float64).numpy(), f, up)
+        return torch.from_numpy(np.asarray(result)).to(x.device, x.dtype if x.is_floating_point() else torch.float64)
+    a = np.asarray(x)
+    if a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
+        raise TypeError(f"x has dtype {a.dtype}; pass real numbers")
+    wide = a.astype(np.float64)
+    toward = "toward_positive" if up else "toward_negative"
+    policy = Policy(overflow="infinity", infinity="infinity", negative="clamp")
+    # The next value above x is x rounded up, unless that is x itself: then one code further, counting codes in value order.
+    code = encode(wide, f, rounding=toward, policy=policy).astype(np.int64)
+    exact = decode(code.astype(_engine.code_dtype(f)), f, "float64") == wide
+    order = _order(code, f)
+    moved = _unorder(order + np.where(exact, 1 if up else -1, 0), f)
+    result = decode(moved.astype(_engine.code_dtype(f)), f, "float64")
+    result = np.where(np.isnan(wide), np.nan, result)
+    return result.astype(a.dtype) if a.dtype.kind == "f" else result
+
+
+def _limits(f: AnyFormat) -> tuple[int, int]:
+    """The order (see `_order`) of the smallest and largest value, infinities included."""
+    top = f.max_code + int(f.infinities)
+    if isinstance(f, IntFormat):
+        return (-top - 1 if f.signed else 0), top
+    return (-top if f.signed else 0), top
+
+
+def _order(code: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:
+    """Integers in value order: 0 for both zeros, codes above, negated magnitudes below."""
+    if isinstance(f, IntFormat):
+        return np.where(code & f.sign_mask, code - (1 << f.bits), code)
+    magnitude = code & ((1 << (f.exponent_bits + f.mantissa_bits)) - 1)
+    return np.where((code & f.sign_mask) != 0, -magnitude, magnitude) if f.signed else magnitude
+
+
+def _unorder(order: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:
+    low, high = _limits(f)
+    order = np.clip(order, low, high)
+    if isinstance(f, IntFormat):
+        return order & ((1 << f.bits) - 1)
+    return np.where(order < 0, -order | f.sign_mask, order) if f.signed else order
+
+
+def next_up(x: Any, fmt: AnyFormat | str) -> Any:
+    """The smallest value of `fmt` greater than each x (any real numbers): IEEE 754-2019 5.3.1 nextUp, on any grid.
+
+    Above max: infinity where the format has one, else max itself. From -0 and +0 it is the smallest positive value; just
+    below zero it gives -0 as IEEE's nextUp does, where the format has one. NaN gives NaN. The result has x's float dtype
+    (float64 for integers); raises TypeError for what is no real number.
+    """
+    return _step(x, fmt, True)
+
+
+def next_down(x: Any, fmt: AnyFormat | str) -> Any:
+    """The largest value of `fmt` less than each x: -next_up(-x), with the format's own smallest value at the end."""
+    return _step(x, fmt, False)
+
+
+def ulp(x: Any, fmt: AnyFormat | str) -> Any:
+    """The spacing of the format's grid at each x: 2^(max(floor(log2|x|), emin) - mantissa_bits), 1 for integers.
+
+    For |x| beyond max it is the spacing at max; at a power of two, that of the binade above it (Goldberg's ulp).
+    0 gives the smallest spacing, ±Inf and NaN give NaN. Exponents are read from bits, so subnormal x is exact.
+    The result has x's float dtype (float64 for integers).
+    """
+    f = get_format(fmt)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        result = ulp(x.detach().cpu().to(torch.float64).numpy(), f)
+        return torch.from_numpy(np.asarray(result)).to(x.device, x.dtype if x.is_floating_point() else torch.float64)
+    a = np.asarray(x)
+    if a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
+        raise TypeError(f"x has dtype {a.dtype}; pass real numbers")
+    wide = a.astype(np.float64)
+    _, exponent = np.frexp(wide)
+    emax = math.frexp(f.max)[1] - 1
+    binade = np.clip(np.where(wide == 0, f.emin, exponent - 1), f.emin, max(emax, f.emin))
+    result = np.where(np.isfinite(wide), np.ldexp(1.0, binade - f.mantissa_bits), np.nan)
+    return result.astype(a.dtype) if a.dtype.kind == "f" else result
