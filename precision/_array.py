@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # four objects, compared by identity
 class Layout:
     """An IEEE 754 interchange format as a container of values: where its fields are in a bit pattern.
 

@@ -14,8 +14,10 @@ With numba installed (the `fast` extra) CPU arrays take a compiled loop over the
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
@@ -81,10 +83,6 @@ def _check_holds(job: Job, layout: Layout) -> None:
         )
 
 
-def _raises_on_nan(job: Job) -> bool:
-    return (job.policy.nan if job.fmt.has_nan else job.policy.missing_nan) == "raise"
-
-
 def _nan_refused(job: Job) -> ValueError:
     return ValueError(f"x contains NaN, and the policy says to raise for one; {job.fmt.name}: see Policy.nan and missing_nan")
 
@@ -107,27 +105,78 @@ def _numpy_random(random: Any, bits: int, shape: tuple[int, ...]) -> Any:
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _table(job: Job, layout: Layout) -> tuple[np.ndarray[Any, Any], int] | None:
-    """(table, shift) for a layout, or None where the table would be too large; built with integer operations only."""
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How CPU arrays of one layout do one job; built once."""
+
+    pattern_dtype: np.dtype[Any]
+    signed_dtype: np.dtype[Any]  # of the integers that the definition works on
+    out_dtype: np.dtype[Any]
+    raises_on_nan: bool
+    table: np.ndarray[Any, Any] | None = None
+    shift: Any = 0
+    mask: Any = 0
+    rows: np.ndarray[Any, Any] | None = None  # where each sign and exponent has its part of the table, if compressed
+    carry: Plan | None = None  # stochastic: what finishes after the random bits were added
+    reduce: np.ndarray[Any, Any] | None = None  # stochastic: by how much the random bits shift right, per exponent
+    least: int = 0
+
+
+@lru_cache(maxsize=1024)
+def _plan(job: Job, layout: Layout) -> Plan:
+    """Tables are built from the definition, with integer operations only (right under flush-to-zero)."""
+    _check_holds(job, layout)
+    fmt = job.fmt
+    dtypes = (
+        np.dtype(f"uint{layout.bits}"),
+        np.dtype(f"int{layout.width}"),
+        code_dtype(fmt) if job.kind == "encode" else np.dtype(f"uint{layout.bits}"),
+        (job.policy.nan if fmt.has_nan else job.policy.missing_nan) == "raise",
+    )
+    kept = _patterns.index_bits(layout, fmt) + 1
+    shift = layout.mantissa_bits - kept
     if job.random_bits:
-        return None
+        if layout is not FLOAT32 or shift < 0 or layout.bits - shift > 21 or not _patterns.aligned(layout, fmt):
+            return Plan(*dtypes)
+        carry = _plan(Job(job.kind, fmt, "carried", job.policy), layout)
+        exponent = np.arange(512) & 255
+        cleared = np.clip(layout.mantissa_bits - fmt.mantissa_bits + fmt.emin + layout.bias - exponent, 0, None)
+        cleared = np.maximum(cleared, layout.mantissa_bits - fmt.mantissa_bits)
+        reduce = np.where(cleared > layout.mantissa_bits, 31, layout.mantissa_bits - cleared).astype(np.uint32)
+        return Plan(*dtypes, carry=carry, reduce=reduce, least=layout.pattern(_patterns.smallest(fmt)))
     if layout.bits == 16:
-        shift, index_bits = 0, 16
-    else:
-        kept = _patterns.index_bits(layout, job.fmt) + 1
-        shift = layout.mantissa_bits - kept
-        index_bits = layout.bits - shift
-        if index_bits > (21 if layout.bits == 32 else 18):
-            return None
-    patterns = np.arange(1 << index_bits, dtype=f"uint{layout.width}") << np.array(shift, f"uint{layout.width}")
-    table = job(patterns.view(f"int{layout.width}"), layout, NUMPY).astype(_out_dtype(job, layout))
+        patterns = np.arange(1 << 16, dtype=np.int32)
+        return Plan(*dtypes, table=_build(job, layout, patterns, dtypes[2]))
+    if shift < 0:
+        return Plan(*dtypes)
+    if layout.bits - shift <= (21 if layout.bits == 32 else 18):
+        patterns = np.arange(1 << (layout.bits - shift), dtype=dtypes[0]) << _scalar(shift, layout)
+        return Plan(*dtypes, table=_build(job, layout, patterns.view(dtypes[1]), dtypes[2]), shift=_scalar(shift, layout), mask=_scalar((1 << shift) - 1, layout))
+    if layout is FLOAT64 and kept <= 13:
+        # Exponents far below the smallest value do alike, and so do those far above max: one part of the table for each.
+        exponents = np.arange(2048)
+        low = math.frexp(fmt.smallest_subnormal)[1] - 3 + layout.bias  # the binade below least/2, and any lower one
+        high = math.frexp(max(fmt.max, -fmt.min))[1] + 2 + layout.bias
+        alike = np.where(exponents == 0, 0, np.clip(exponents, max(low, 1), min(high, 2046)))
+        alike = np.where(exponents == 2047, 2047, alike)
+        distinct, row = np.unique(np.concatenate([alike, alike + 2048]), return_inverse=True)
+        patterns = (distinct.astype(np.uint64)[:, None] << np.uint64(52)) | (
+            np.arange(1 << kept, dtype=np.uint64) << np.uint64(shift)
+        )
+        table = _build(job, layout, patterns.reshape(-1).view(np.int64), dtypes[2])
+        rows = (row.reshape(-1) << kept) - (np.arange(4096) << kept)
+        return Plan(*dtypes, table=table, shift=_scalar(shift, layout), mask=_scalar((1 << shift) - 1, layout), rows=rows)
+    return Plan(*dtypes)
+
+
+def _scalar(value: int, layout: Layout) -> Any:
+    return np.array(value, f"uint{layout.bits}")  # a 0-d array: quicker in a ufunc than a Python or NumPy scalar
+
+
+def _build(job: Job, layout: Layout, patterns: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    table: np.ndarray[Any, Any] = job(patterns, layout, NUMPY).astype(dtype)
     table.setflags(write=False)
-    return table, shift
-
-
-def _out_dtype(job: Job, layout: Layout) -> np.dtype[Any]:
-    return code_dtype(job.fmt) if job.kind == "encode" else np.dtype(f"uint{layout.bits}")
+    return table
 
 
 def _numpy(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, Any]:
@@ -140,44 +189,49 @@ def _numpy(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, An
         random = _numpy_random(random, job.random_bits, x.shape)
     if layout is None:
         return _numpy_integers(job, x, random)
-    result = _numpy_patterns(job, x if x.flags.c_contiguous else x.copy(order="C"), layout, random)
+    result = _numpy_patterns(job, x, layout, random)
     return result.view(dtype) if job.kind == "round" else result
 
 
 def _numpy_patterns(job: Job, x: np.ndarray[Any, Any], layout: Layout, random: Any) -> np.ndarray[Any, Any]:
-    """The results, as unsigned integers, for a C-contiguous array whose bytes are patterns of `layout`."""
-    _check_holds(job, layout)
-    u = x.view(f"uint{layout.bits}").reshape(-1)
-    if _raises_on_nan(job) and bool(((u & layout.magnitude) > layout.infinity).any()):
+    """The results, as unsigned integers, for an array whose bytes are patterns of `layout`."""
+    plan = _plan(job, layout)
+    if not x.flags.c_contiguous:
+        x = x.copy(order="C")
+    u = x.view(plan.pattern_dtype).reshape(-1)
+    if plan.raises_on_nan and bool(((u & layout.magnitude) > layout.infinity).any()):
         raise _nan_refused(job)
-    out = np.empty(u.size, _out_dtype(job, layout))
-    found = _table(job, layout)
-    if found is not None:
-        _gather(u, found[0], found[1], out)
-    else:
-        r = None if random is None else np.ascontiguousarray(random).reshape(-1)
-        for i in range(0, u.size, BLOCK >> 2):
-            block = slice(i, i + (BLOCK >> 2))
-            pattern = u[block].astype(np.int32) if layout.bits == 16 else u[block].view(f"int{layout.bits}")
-            out[block] = job(pattern, layout, NUMPY, None if r is None else r[block].astype(np.int64))
-    return out.reshape(x.shape)
+    out = np.empty(x.shape, plan.out_dtype)
+    flat = out.reshape(-1)
+    if plan.table is not None:
+        _gather(u, plan, flat)
+        return out
+    r = None if random is None else np.ascontiguousarray(random).reshape(-1)
+    if plan.carry is not None and r is not None:
+        _stochastic(job, u, r, plan, flat)
+        return out
+    for i in range(0, u.size, BLOCK >> 3):
+        block = slice(i, i + (BLOCK >> 3))
+        flat[block] = _defined(job, u[block], layout, plan, None if r is None else r[block])
+    return out
 
 
-def _gather(u: np.ndarray[Any, Any], table: np.ndarray[Any, Any], shift: int, out: np.ndarray[Any, Any]) -> None:
+def _defined(job: Job, u: np.ndarray[Any, Any], layout: Layout, plan: Plan, random: Any) -> Any:
+    pattern = u.astype(plan.signed_dtype) if layout.bits == 16 else u.view(plan.signed_dtype)
+    return job(pattern, layout, NUMPY, None if random is None else random.astype(np.int64)).astype(plan.out_dtype)
+
+
+def _gather(u: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> None:
     """out[i] = table[index of u[i]], in blocks."""
+    table, shift = plan.table, plan.shift
+    assert table is not None
     loop = _compiled_gather()
-    if loop is not None:
-        loop(u, table, shift, out)
+    if loop is not None and plan.rows is None:
+        loop(u, table, int(shift), out)
         return
-    size, bits = u.size, u.dtype.itemsize * 8
-    try:
-        word, index = _scratch.arrays[bits]
-    except (AttributeError, KeyError):
-        arrays = _scratch.__dict__.setdefault("arrays", {})
-        word, index = arrays[bits] = np.empty(BLOCK, u.dtype), np.empty(BLOCK, np.intp)
-    mask = np.array((1 << shift) - 1, u.dtype)
-    count = np.array(shift, u.dtype)
-    for i in range(0, size, BLOCK):
+    word, index = _scratch_arrays(u.dtype)
+    mask = plan.mask
+    for i in range(0, u.size, BLOCK):
         block = u[i : i + BLOCK]
         n = block.size
         w, k = word[:n], index[:n]
@@ -186,11 +240,48 @@ def _gather(u: np.ndarray[Any, Any], table: np.ndarray[Any, Any], shift: int, ou
             np.bitwise_and(block, mask, w)
             np.add(w, mask, w)
             np.bitwise_or(block, w, w)
-            np.right_shift(w, count, w)
+            np.right_shift(w, shift, w)
             k[...] = w
         else:
             k[...] = block
+        if plan.rows is not None:
+            k += plan.rows.take((block >> np.uint64(52)).view(np.intp), mode="wrap")
         table.take(k, out=out[i : i + n], mode="wrap")
+
+
+def _stochastic(job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> None:
+    """float32: the random bits, shifted to just below the cut, are added to the pattern, and a table cuts.
+
+    Values below the smallest (whose cut is above the pattern's mantissa) and the top binade, infinities and NaN (where
+    the sum would run over) take the definition itself.
+    """
+    assert plan.reduce is not None and plan.carry is not None
+    n, top = job.random_bits, FLOAT32.mantissa_bits
+    word, index = _scratch_arrays(u.dtype)
+    size = word.size
+    for i in range(0, u.size, size):
+        block, random = u[i : i + size], r[i : i + size]
+        w, k, part = word[: block.size], index[: block.size], out[i : i + size]
+        np.right_shift(block, np.uint32(top), w)
+        k[...] = w
+        shift = plan.reduce.take(k, mode="wrap")
+        w[...] = random >> random.dtype.type(max(n - top, 0))
+        np.left_shift(w, np.uint32(max(top - n, 0)), w)
+        np.right_shift(w, shift, w)
+        np.add(w, block, w)
+        magnitude = block & np.uint32(FLOAT32.magnitude)
+        apart = (magnitude - np.uint32(1) < np.uint32(plan.least - 1)) | (magnitude >= np.uint32(254 << top))
+        _gather(w.copy(), plan.carry, part)
+        if apart.any():
+            where = np.nonzero(apart)[0]
+            part[where] = _defined(job, block[where], FLOAT32, plan, random[where])
+
+
+def _scratch_arrays(dtype: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    arrays: dict[Any, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = _scratch.__dict__.setdefault("arrays", {})
+    if dtype not in arrays:
+        arrays[dtype] = np.empty(BLOCK, dtype), np.empty(BLOCK, np.intp)
+    return arrays[dtype]
 
 
 @cache
@@ -261,7 +352,7 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
     if layout is None:
         raise TypeError("integer tensors are not rounded while a compiler traces: convert x to float64 first")
     _check_holds(job, layout)
-    if _raises_on_nan(job):
+    if (job.policy.nan if job.fmt.has_nan else job.policy.missing_nan) == "raise":
         if traced:
             raise ValueError("a policy that raises for NaN cannot be traced: choose another Policy.nan or missing_nan")
         if bool(torch.isnan(x).any()):
@@ -305,7 +396,7 @@ def _torch_through_numpy(job: Job, x: Any, random: Any, torch: ModuleType) -> An
     array = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
     if job.random_bits:
         random = _numpy_random(random, job.random_bits, array.shape)
-    out = _numpy_patterns(job, array if array.flags.c_contiguous else array.copy(order="C"), layout, random)
+    out = _numpy_patterns(job, array, layout, random)
     if job.kind == "encode":
         return torch.from_numpy(out)
     return torch.from_numpy(out.view(f"int{layout.bits}")).view(x.dtype)

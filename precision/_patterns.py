@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from precision.rounding import Policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # `rounding.job` makes one object per description, so identity is enough (and fast)
 class Job:
     """What to do to a pattern: round it to `fmt`'s grid ("round"), or that and give the code ("encode").
 
-    `mode` is a rounding by name; `random_bits` is the number of random bits of the stochastic one, else 0.
+    `mode` is a rounding by name; `random_bits` is the number of random bits of the stochastic one, else 0. "carried" is
+    the second half of the stochastic one: the random bits are added already, what is left is to cut, and to overflow.
     """
 
     kind: str
@@ -58,7 +59,7 @@ def holds(layout: Layout, fmt: AnyFormat) -> bool:
     )
 
 
-def _aligned(layout: Layout, fmt: AnyFormat) -> bool:
+def aligned(layout: Layout, fmt: AnyFormat) -> bool:
     """Whether the format can be rounded in the container: its normal numbers are normal there, too."""
     return holds(layout, fmt) and fmt.emin >= 1 - layout.bias
 
@@ -104,7 +105,7 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
     negative = sign != 0
     if policy.subnormals in ("flush_inputs", "flush"):
         a = where(a < layout.implicit, 0, a)
-    if not _aligned(layout, fmt):
+    if not aligned(layout, fmt):
         a, layout = _widen(a, layout, ops), FLOAT64
         sign = where(negative, layout.sign, 0 * a)
     elif job.random_bits and layout.width == 32:
@@ -215,7 +216,7 @@ def _round_below_least(a: Any, least: int, negative: Any, layout: Layout, job: J
         up = a > half
     elif mode == "nearest_away":
         up = a >= half
-    elif mode == "toward_zero":
+    elif mode in ("toward_zero", "carried"):
         return 0
     elif mode == "stochastic":
         top, n = layout.mantissa_bits, job.random_bits
@@ -284,7 +285,7 @@ def _code(pattern: Any, layout: Layout, fmt: AnyFormat, ops: Any) -> Any:
 
 def decode(code: Any, fmt: AnyFormat, layout: Layout, ops: Any) -> Any:
     """The pattern in `layout` (float32 or float64, which must hold the format) of an integer code."""
-    if not _aligned(layout, fmt):
+    if not aligned(layout, fmt):
         return _narrow(decode(ops.wide(code), fmt, FLOAT64, ops), layout, ops)
     m, top, where = fmt.mantissa_bits, layout.mantissa_bits, ops.where
     first = fmt.emin + layout.bias

@@ -193,6 +193,9 @@ class Format:
         """The torch dtype with this encoding, one element per code, or None; loads torch."""
         return _torch_dtype(self)
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -263,6 +266,9 @@ class IntFormat:
     def torch_dtype(self) -> torch.dtype | None:
         """The torch dtype with this encoding, one element per code, or None; loads torch."""
         return _torch_dtype(self)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name
