@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -61,21 +60,17 @@ class Layout:
     def quiet_nan(self) -> int:
         return self.infinity | (self.implicit >> 1)
 
-    @property
-    def max(self) -> Fraction:
-        return Fraction(2) ** (self.bias + 1) * (1 - Fraction(1, 2 << self.mantissa_bits))
-
-    def pattern(self, value: Fraction) -> int:
-        """The bit pattern of a non-negative value that this format holds exactly."""
-        if value == 0:
+    def pattern(self, significand: int, exponent: int) -> int:
+        """The bit pattern of significand · 2^exponent (non-negative), which this format holds exactly."""
+        if significand == 0:
             return 0
-        exponent = max(value.numerator.bit_length() - value.denominator.bit_length() - 1, -self.bias)
-        while value >= Fraction(2) ** (exponent + 1):
-            exponent += 1
-        exponent = max(exponent, 1 - self.bias)
-        significand = value / Fraction(2) ** (exponent - self.mantissa_bits)
-        assert significand.denominator == 1 and significand < 2 * self.implicit, (value, self.name)
-        return int(significand) + ((exponent + self.bias - 1) << self.mantissa_bits)
+        leading = significand.bit_length() - 1
+        binade = leading + exponent
+        if binade < 1 - self.bias:
+            return significand << (exponent - (1 - self.bias - self.mantissa_bits))
+        shift = self.mantissa_bits - leading
+        aligned = significand << shift if shift >= 0 else significand >> -shift
+        return aligned + ((binade + self.bias - 1) << self.mantissa_bits)
 
 
 FLOAT16 = Layout("float16", 16, 10, 15)
@@ -189,7 +184,8 @@ class Term:
         self.name, self.recorder = name, recorder
 
     __hash__ = None  # type: ignore[assignment]
-    __and__, __or__ = _operator("&"), _operator("|")
+    __and__, __rand__ = _operator("&"), _operator("&", swapped=True)
+    __or__, __ror__ = _operator("|"), _operator("|", swapped=True)
     __add__, __radd__ = _operator("+"), _operator("+", swapped=True)
     __sub__, __rsub__ = _operator("-"), _operator("-", swapped=True)
     __rmul__ = _operator("*", swapped=True)

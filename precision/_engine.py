@@ -143,7 +143,7 @@ def _plan(job: Job, layout: Layout) -> Plan:
         cleared = np.clip(layout.mantissa_bits - fmt.mantissa_bits + fmt.emin + layout.bias - exponent, 0, None)
         cleared = np.maximum(cleared, layout.mantissa_bits - fmt.mantissa_bits)
         reduce = np.where(cleared > layout.mantissa_bits, 31, layout.mantissa_bits - cleared).astype(np.uint32)
-        return Plan(*dtypes, carry=carry, reduce=reduce, least=layout.pattern(_patterns.smallest(fmt)))
+        return Plan(*dtypes, carry=carry, reduce=reduce, least=layout.pattern(*fmt.least_parts))
     if layout.bits == 16:
         patterns = np.arange(1 << 16, dtype=np.int32)
         return Plan(*dtypes, table=_build(job, layout, patterns, dtypes[2]))
@@ -402,24 +402,28 @@ def _torch_through_numpy(job: Job, x: Any, random: Any, torch: ModuleType) -> An
     return torch.from_numpy(out.view(f"int{layout.bits}")).view(x.dtype)
 
 
+def cuda_source(job: Job, layout: Layout) -> str:
+    """The definition of a job as the C++ source of one elementwise function on patterns."""
+    recorder = Recorder(wide=layout.width == 64 or job.random_bits > 0)
+    cast = "(int)x & 0xffff" if layout.bits == 16 else "(long long)x" if recorder.is_wide else "(int)x"
+    recorder.lines.append(f"const auto u = {cast};")
+    result = job(Term("u", recorder), layout, recorder, Term("r", recorder) if job.random_bits else None)
+    text = recorder.text(result)
+    body = "\n  ".join(recorder.lines)
+    return f"template <typename T> T halfulp(T x{', T r' if job.random_bits else ''}) {{\n  {body}\n  return (T){text};\n}}"
+
+
 @cache
 def _cuda_kernel(job: Job, layout: Layout) -> Any:
     """One elementwise kernel for integer patterns, compiled by NVRTC from the recorded definition."""
     import torch
 
-    recorder = Recorder(wide=layout.width == 64 or job.random_bits > 0)
-    if layout.bits == 16:
-        recorder.lines.append("const int u = ((int)x) & 0xffff;")
-    else:
-        recorder.lines.append(f"const {'long long' if recorder.is_wide else 'int'} u = x;")
-    result = job(Term("u", recorder), layout, recorder, Term("r", recorder) if job.random_bits else None)
-    body = "\n  ".join(recorder.lines)
-    arguments = "T x, T r" if job.random_bits else "T x"
-    text = recorder.text(result)
-    source = f"template <typename T> T halfulp({arguments}) {{\n  {body}\n  return (T){text};\n}}"
-    kernel = torch.cuda.jiterator._create_jit_fn(source)  # type: ignore[no-untyped-call, unused-ignore]
+    kernel = torch.cuda.jiterator._create_jit_fn(cuda_source(job, layout))  # type: ignore[no-untyped-call, unused-ignore]
+    # The kernel returns the type it takes, so that type must hold the codes, too.
+    wider = job.random_bits > 0 or (job.kind == "encode" and code_dtype(job.fmt).itemsize * 8 > layout.bits)
 
     def run(pattern: Any, random: Any) -> Any:
-        return kernel(pattern.to(torch.int64), random) if job.random_bits else kernel(pattern)
+        pattern = pattern.to(torch.int64) if wider else pattern
+        return kernel(pattern, random) if job.random_bits else kernel(pattern)
 
     return run

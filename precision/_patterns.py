@@ -13,7 +13,6 @@ but Python's integer operators: NumPy, torch, a tracing compiler and a source-co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from precision._array import FLOAT64, Layout
@@ -44,18 +43,14 @@ class Job:
         return rounded if rounded_in is layout else _narrow(rounded, layout, ops)
 
 
-def smallest(fmt: AnyFormat) -> Fraction:
-    """The smallest positive value."""
-    return Fraction(fmt.smallest_subnormal)
-
-
 def holds(layout: Layout, fmt: AnyFormat) -> bool:
     """Whether the container holds every value of the format."""
     digits = fmt.mantissa_bits + isinstance(fmt, Format)
+    _, least = fmt.least_parts
     return (
         digits <= layout.mantissa_bits + 1
-        and Fraction(max(fmt.max, -fmt.min)) <= layout.max
-        and smallest(fmt) >= Fraction(2) ** (1 - layout.bias - layout.mantissa_bits)
+        and fmt.emax <= layout.bias
+        and least >= 1 - layout.bias - layout.mantissa_bits
     )
 
 
@@ -111,10 +106,10 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
     elif job.random_bits and layout.width == 32:
         a = ops.wide(a)
     m, top, nan = fmt.mantissa_bits, layout.mantissa_bits, layout.quiet_nan
-    least = layout.pattern(smallest(fmt))
-    limit: Any = layout.pattern(Fraction(fmt.max))
+    least = layout.pattern(*fmt.least_parts)
+    limit: Any = layout.pattern(*fmt.max_parts)
     if isinstance(fmt, IntFormat):
-        limit = where(negative, layout.pattern(Fraction(-fmt.min)), limit + 0 * a)
+        limit = where(negative, layout.pattern(*fmt.min_parts), limit + 0 * a)
 
     # 1. Round on the grid, continued above max.
     cleared = max(top - m, 0)
@@ -132,7 +127,7 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
     elif first > 1 or m == 0:
         result = where(a < least, _round_below_least(a, least, negative, layout, job, ops, random), result)
     if policy.subnormals in ("flush_results", "flush") and isinstance(fmt, Format):
-        result = where(result < layout.pattern(Fraction(fmt.smallest_normal)), 0, result)
+        result = where(result < layout.pattern(1, fmt.emin), 0, result)
 
     # 2. Overflow and infinities.
     infinite: Any = layout.infinity if fmt.infinities else nan if fmt.has_nan else limit
@@ -211,7 +206,7 @@ def round_integer(magnitude: int, drop: int, negative: bool, job: Job, random: i
 def _round_below_least(a: Any, least: int, negative: Any, layout: Layout, job: Job, ops: Any, random: Any) -> Any:
     """What a value between 0 and the smallest one becomes: 0 or the smallest."""
     mode = job.mode
-    half = layout.pattern(smallest(job.fmt) / 2)
+    half = layout.pattern(1, job.fmt.least_parts[1] - 1)
     if mode == "nearest_even":
         up = a > half
     elif mode == "nearest_away":
@@ -242,10 +237,10 @@ def _nan(fmt: AnyFormat, policy: Policy, negative: Any, sign: Any, layout: Layou
         return pattern | sign if policy.nan.endswith("signed") and fmt.has_negative_zero else pattern
     missing = policy.missing_nan or ("zero" if isinstance(fmt, IntFormat) else "max")
     if missing == "max":
-        return layout.pattern(Fraction(fmt.max))
+        return layout.pattern(*fmt.max_parts)
     if missing == "opposite_zero" and fmt.has_negative_zero:
         return ops.where(negative, 0 * a, layout.sign)
-    return 0 * a if fmt.zero else layout.pattern(smallest(fmt))
+    return 0 * a if fmt.zero else layout.pattern(*fmt.least_parts)
 
 
 def _code(pattern: Any, layout: Layout, fmt: AnyFormat, ops: Any) -> Any:
@@ -263,7 +258,7 @@ def _code(pattern: Any, layout: Layout, fmt: AnyFormat, ops: Any) -> Any:
         code = significand >> drop
         if isinstance(fmt, Format):
             normal = (a >> (top - m)) - ((first - 1) << m)
-            code = where(a < layout.pattern(Fraction(fmt.smallest_normal)), code, normal)
+            code = where(a < layout.pattern(1, fmt.emin), code, normal)
     else:
         code = (a >> (top - m)) - ((first - 1 + (not fmt.zero)) << m)
     if isinstance(fmt, IntFormat):

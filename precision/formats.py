@@ -90,6 +90,10 @@ class Format:
     overflow_tie: Literal["max", "overflows"] = field(init=False, repr=False, compare=False)
     underflow_threshold: float | Fraction | None = field(init=False, repr=False, compare=False)
     number_of_values: int = field(init=False, repr=False, compare=False)
+    # significand · 2^exponent of max, |min| and the smallest value: integers, because compilers trace through them.
+    max_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
+    min_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
+    least_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name, e, m = self.name, self.exponent_bits, self.mantissa_bits
@@ -124,6 +128,10 @@ class Format:
         put(self, "emin", (1 if self.zero else 0) - bias)
         biggest = self.value_of_magnitude(top)
         put(self, "emax", (top >> m) - bias)
+        subnormal = self.zero and top < 1 << m
+        put(self, "max_parts", (top, self.emin - m) if subnormal else ((1 << m) + top % (1 << m), self.emax - m))
+        put(self, "min_parts", self.max_parts)
+        put(self, "least_parts", (1, self.emin - m if self.zero else self.emin))
         smallest = self.value_of_magnitude(1 if self.zero else 0)
         if biggest >= Fraction(2) ** 1024 or self.emin < -1022 or smallest < Fraction(1, 2**1074):
             raise ValueError(
@@ -217,7 +225,10 @@ class IntFormat:
     min: float = field(init=False, repr=False, compare=False)
     emin: int = field(init=False, repr=False, compare=False)
     mantissa_bits: int = field(init=False, repr=False, compare=False)
+    emax: int = field(init=False, repr=False, compare=False)
     max_code: int = field(init=False, repr=False, compare=False)
+    max_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
+    min_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -230,12 +241,16 @@ class IntFormat:
         put(self, "max", float(top))
         put(self, "min", float(-top - 1 if self.signed else 0))
         put(self, "max_code", top)
+        put(self, "max_parts", (top, 0))
+        put(self, "min_parts", (top + 1 if self.signed else 0, 0))
+        put(self, "emax", self.bits - 1)
         # Seen as a float format, everything is subnormal: one spacing, 2^(emin - mantissa_bits) = 1.
         put(self, "mantissa_bits", self.bits - int(self.signed))
         put(self, "emin", self.bits - int(self.signed))
 
     smallest_normal = smallest_subnormal = eps = 1.0
     underflow_threshold = 0.5
+    least_parts = (1, 0)
     infinities = has_nan = has_negative_zero = False
     zero = True
     infinity_code = quiet_nan_code = all_ones_nan_code = None
