@@ -131,26 +131,40 @@ NUMPY, TORCH = NumpyOps(), TorchOps()
 
 
 class Recorder:
-    """A back end that writes C: each operation becomes one line, and the whole algorithm one fused kernel."""
+    """A back end that writes source code: each operation becomes one line, the whole algorithm one fused kernel."""
 
     def __init__(self, *, wide: bool) -> None:
         self.lines: list[str] = []
-        self.is_wide = wide  # constants are long long from here on
+        self.is_wide = wide  # constants are 64-bit from here on
 
     def text(self, value: Any) -> str:
-        if isinstance(value, Term):
-            return value.name
-        value = int(value)
-        if value == -(1 << 63):
-            return "(-9223372036854775807LL - 1)"
-        if value == -(1 << 31) and not self.is_wide:
-            return "(-2147483647 - 1)"
-        return f"{value}LL" if self.is_wide else str(value)
+        return value.name if isinstance(value, Term) else self.constant(int(value))
 
     def emit(self, expression: str) -> Term:
         name = f"t{len(self.lines)}"
-        self.lines.append(f"const auto {name} = {expression};")
+        self.lines.append(self.assignment(name, expression))
         return Term(name, self)
+
+    def constant(self, value: int) -> str:
+        raise NotImplementedError
+
+    def assignment(self, name: str, expression: str) -> str:
+        raise NotImplementedError
+
+    def arithmetic(self, expression: str) -> str:
+        return expression
+
+
+class CudaRecorder(Recorder):
+    """CUDA C++, whose integers are `int` and `long long`."""
+
+    def constant(self, value: int) -> str:
+        lowest = -(1 << (63 if self.is_wide else 31))
+        suffix = "LL" if self.is_wide else ""
+        return f"({value + 1}{suffix} - 1)" if value == lowest else f"{value}{suffix}"
+
+    def assignment(self, name: str, expression: str) -> str:
+        return f"const auto {name} = {expression};"
 
     def where(self, condition: Any, a: Any, b: Any) -> Term:
         return self.emit(f"{self.text(condition)} ? {self.text(a)} : {self.text(b)}")
@@ -169,10 +183,41 @@ class Recorder:
         return self.emit(f"(int){self.text(pattern)}")
 
 
+class NumbaRecorder(Recorder):
+    """Python for numba, which would widen every sum of int32 to int64 (half the SIMD lanes): each is cut back at once."""
+
+    def constant(self, value: int) -> str:
+        return f"{'int64' if self.is_wide else 'int32'}({value})"
+
+    def assignment(self, name: str, expression: str) -> str:
+        return f"{name} = {expression}"
+
+    def arithmetic(self, expression: str) -> str:
+        return f"{'int64' if self.is_wide else 'int32'}({expression})"
+
+    def where(self, condition: Any, a: Any, b: Any) -> Term:
+        return self.emit(f"{self.text(a)} if {self.text(condition)} else {self.text(b)}")
+
+    def float_pattern(self, integer: Any, layout: Layout) -> Term:
+        return self.emit(f"float{layout.bits}({self.text(integer)}).view(int{layout.bits})")
+
+    def wide(self, pattern: Any) -> Term:
+        self.is_wide = True
+        return self.emit(f"int64({self.text(pattern)})")
+
+    def narrow(self, pattern: Any) -> Term:
+        self.is_wide = False
+        return self.emit(f"int32({self.text(pattern)})")
+
+
 def _operator(symbol: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
+    compares = symbol[0] in "<>=!" and symbol not in ("<<", ">>")
+
     def record(self: Term, other: Any) -> Term:
-        left, right = self.recorder.text(self), self.recorder.text(other)
-        return self.recorder.emit(f"{right} {symbol} {left}" if swapped else f"{left} {symbol} {right}")
+        r = self.recorder
+        left, right = r.text(self), r.text(other)
+        expression = f"{right} {symbol} {left}" if swapped else f"{left} {symbol} {right}"
+        return r.emit(expression if compares else r.arithmetic(expression))
 
     return record
 

@@ -9,7 +9,7 @@
 * CUDA tensors: the definition recorded as C and compiled into one elementwise kernel by torch's NVRTC jiterator.
 * Tensors that a compiler traces, or of another device: the definition on tensors.
 
-With numba installed (the `fast` extra) CPU arrays take a compiled loop over the same table.
+With numba installed (the `fast` extra) larger CPU arrays take the recorded definition as one compiled loop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from precision import _patterns
-from precision._array import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, Layout, Recorder, Term
+from precision._array import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, CudaRecorder, Layout, Term
 from precision._patterns import Job
 from precision.formats import AnyFormat, Format
 
 BLOCK = 1 << 16  # elements whose scratch arrays stay in a core's cache
+COMPILE_FROM = 1 << 16  # elements from which a compiled loop is worth its call
 _scratch = threading.local()
 
 
@@ -203,6 +204,9 @@ def _numpy_patterns(job: Job, x: np.ndarray[Any, Any], layout: Layout, random: A
         raise _nan_refused(job)
     out = np.empty(x.shape, plan.out_dtype)
     flat = out.reshape(-1)
+    if u.size >= COMPILE_FROM and not job.random_bits and (fast := _numba()) is not None:
+        fast.compiled(job, layout)(u, flat)
+        return out
     if plan.table is not None:
         _gather(u, plan, flat)
         return out
@@ -225,10 +229,6 @@ def _gather(u: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> N
     """out[i] = table[index of u[i]], in blocks."""
     table, shift = plan.table, plan.shift
     assert table is not None
-    loop = _compiled_gather()
-    if loop is not None and plan.rows is None:
-        loop(u, table, int(shift), out)
-        return
     word, index = _scratch_arrays(u.dtype)
     mask = plan.mask
     for i in range(0, u.size, BLOCK):
@@ -285,14 +285,13 @@ def _scratch_arrays(dtype: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], np.ndar
 
 
 @cache
-def _compiled_gather() -> Any:
+def _numba() -> Any:
+    """The module of compiled loops, where the `fast` extra is installed."""
     try:
-        import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
+        from precision import _numba as module
     except ImportError:
         return None
-    from precision import _numba
-
-    return _numba.gather
+    return module
 
 
 def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, Any]:
@@ -404,7 +403,7 @@ def _torch_through_numpy(job: Job, x: Any, random: Any, torch: ModuleType) -> An
 
 def cuda_source(job: Job, layout: Layout) -> str:
     """The definition of a job as the C++ source of one elementwise function on patterns."""
-    recorder = Recorder(wide=layout.width == 64 or job.random_bits > 0)
+    recorder = CudaRecorder(wide=layout.width == 64 or job.random_bits > 0)
     cast = "(int)x & 0xffff" if layout.bits == 16 else "(long long)x" if recorder.is_wide else "(int)x"
     recorder.lines.append(f"const auto u = {cast};")
     result = job(Term("u", recorder), layout, recorder, Term("r", recorder) if job.random_bits else None)

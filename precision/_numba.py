@@ -1,20 +1,64 @@
-"""The table lookup of `_engine` as one compiled loop: the optional `fast` extra (numba)."""
+"""The definition of a job compiled by numba into one vectorised loop: the optional `fast` extra.
+
+The loop is written by recording `_patterns` (no table: AVX lanes do arithmetic faster than they gather) and kept, with
+numba's compiled code beside it, in the user's cache folder, so that only the first process ever pays for compiling.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
-import numpy as np
+
+from precision._array import Layout, NumbaRecorder, Term
+from precision._patterns import Job
 
 
-@numba.njit(cache=True)  # type: ignore[misc, unused-ignore]
-def _loop(u: Any, table: Any, shift: Any, mask: Any, out: Any) -> None:
-    for i in range(u.size):
-        x = u[i]
-        out[i] = table[(x | ((x & mask) + mask)) >> shift]
+def source(job: Job, layout: Layout) -> str:
+    """A Python module with the function `loop(u, out)` for arrays of unsigned patterns and results."""
+    recorder = NumbaRecorder(wide=layout.width == 64)
+    first = "int32(u[i]) & int32(0xFFFF)" if layout.bits == 16 else f"int{layout.bits}(u[i])"
+    recorder.lines.append(f"x = int{layout.width}({first})")
+    result = recorder.text(job(Term("x", recorder), layout, recorder))
+    body = "\n        ".join([*recorder.lines, f"out[i] = {result}"])
+    return (
+        f"# {job.kind} {layout.name} to {job.fmt.name}, {job.mode}, {job.policy}\n"
+        "from numba import njit\nfrom numpy import float32, float64, int32, int64\n\n\n"
+        f"@njit(cache=True)\ndef loop(u, out):\n    for i in range(u.size):\n        {body}\n"
+    )
 
 
-def gather(u: np.ndarray[Any, Any], table: np.ndarray[Any, Any], shift: int, out: np.ndarray[Any, Any]) -> None:
-    """out[i] = table[u[i] >> shift, its last bit OR-ed with everything shifted out]."""
-    _loop(u, table, u.dtype.type(shift), u.dtype.type((1 << shift) - 1), out)
+@cache
+def compiled(job: Job, layout: Layout) -> Any:
+    """The compiled loop of a job."""
+    text = source(job, layout)
+    name = "halfulp_" + hashlib.sha256(text.encode() + numba.__version__.encode()).hexdigest()[:24]
+    path = _folder() / f"{name}.py"
+    if not path.exists() or path.read_text() != text:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(text)
+        Path(file.name).replace(path)  # whole or not at all, whoever else writes it
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where numba looks for it when it loads the compiled code
+    spec.loader.exec_module(module)
+    return module.loop
+
+
+@cache
+def _folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
+    folder = Path(root) / "halfulp"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="halfulp-"))
