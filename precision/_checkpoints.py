@@ -26,11 +26,14 @@ import math
 import pickle
 import struct
 import sys
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,8 +70,9 @@ _TORCH_STORAGES = {
 _TORCH_LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # the magic number that torch < 1.6 wrote first
 
 # What a parser of a broken file may raise.
-_DAMAGE = (ArithmeticError, AttributeError, EOFError, ImportError, LookupError, RecursionError, RuntimeError, TypeError,
-           ValueError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+_DAMAGE = (ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError, RecursionError,
+           RuntimeError, TypeError, ValueError, pickle.UnpicklingError, struct.error, tokenize.TokenError,
+           zipfile.BadZipFile, zlib.error)  # fmt: skip
 
 Buffer = npt.NDArray[np.uint8]
 Source = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -165,7 +169,8 @@ def _strided(array: npt.NDArray[Any], buffer: Buffer) -> Iterator[Codes]:
     size = max(buffer.size // native.itemsize, 1)
     flags: Any = ["external_loop", "buffered", "zerosize_ok"]
     with np.nditer(array, flags, ["readonly"], native, casting="equiv", buffersize=size) as parts:
-        yield from parts
+        for part in parts:
+            yield np.array(part)  # a copy: the iterator's buffer must not outlive it in a caller's hands
 
 
 # --- safetensors ------------------------------------------------------------------------------------------------------
@@ -221,7 +226,8 @@ def _safetensors(file: Path, size: int) -> list[Stored]:
             stream = partial(_stream, source, f"{file}: tensor {name!r}", end - begin, found, sys.byteorder == "big")
             stored = Stored(name, file, dtype, shape, end - begin, found, stream)
         extents.append((begin, end, stored))
-    faults += _layout_faults(file, extents, size - 8 - length)
+    if len(extents) == len(entries):
+        faults += _layout_faults(file, extents, size - 8 - length)
     if faults:
         raise InspectionError(*faults)
     return [stored for _, _, stored in extents]
@@ -324,7 +330,7 @@ class _Dict(dict[Any, Any]):
 
 
 def _view(storage: _View, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> _View:
-    return _View(storage.dtype, storage.key, offset, tuple(shape), tuple(stride))
+    return _View(storage.dtype, storage.key, index(offset), tuple(map(index, shape)), tuple(map(index, stride)))
 
 
 def _view_of_dtype(
@@ -349,6 +355,10 @@ _GLOBALS: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
+class _RefusedError(pickle.UnpicklingError):
+    """A pickle wants more than tensors in plain containers."""
+
+
 class _Structure(pickle.Unpickler):
     """Reads the structure of a torch file and nothing else: a global is inert data from the table above, or refused."""
 
@@ -361,12 +371,12 @@ class _Structure(pickle.Unpickler):
             return name
         if module == "torch._utils" and name.startswith("_rebuild_"):  # sparse, quantized, …
             return lambda *_: _View(name.removeprefix("_rebuild_").replace("_", " "))
-        raise pickle.UnpicklingError(f"the pickle needs {module}.{name}, and only tensors in plain containers are read")
+        raise _RefusedError(f"the pickle needs {module}.{name}, and only tensors in plain containers are read")
 
     def persistent_load(self, pid: Any) -> _View:
         kind, dtype, key, *_ = pid
         if kind != "storage":
-            raise pickle.UnpicklingError(f"the pickle refers to a {kind!r}, not to a storage")
+            raise _RefusedError(f"the pickle refers to a {kind!r}, not to a storage")
         return _View(dtype, key)
 
 
@@ -390,7 +400,7 @@ def _torch(file: Path, archive: zipfile.ZipFile, pickled: str) -> list[Stored]:
         tree = _Structure(io.BytesIO(archive.read(pickled))).load()
         views = list(_leaves(tree, "", _View))
         order = archive.read(prefix + "byteorder").decode() if prefix + "byteorder" in members else "little"
-    except pickle.UnpicklingError as error:
+    except _RefusedError as error:
         raise InspectionError(f"{file}: refused: {_line(error)}; nothing in it was run") from None
     except _DAMAGE as error:
         raise InspectionError(f"{file}: {pickled} is broken: {_line(error)}") from None
@@ -457,7 +467,8 @@ def _torch_legacy(file: Path) -> list[Stored]:
             f"{file}: a file of torch < 1.6, which takes torch to read; it is not installed"
         ) from None
     try:
-        tree = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):
+            tree = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InspectionError(
             f"{file}: refused: it holds more than tensors in plain containers; nothing was run"
@@ -497,7 +508,7 @@ class Found:
                 self.tensors[stored.name] = stored
         except InspectionError as error:
             self.faults += error.faults
-        except zipfile.BadZipFile as error:
+        except _DAMAGE as error:
             self.faults.append(f"{file}: truncated or broken: {_line(error)}")
         except OSError as error:
             self.faults.append(f"{file}: cannot be read: {error.strerror or error}")

@@ -77,7 +77,8 @@ def _refused_dtype(name: str) -> str:
 
 def _check_holds(job: Job, layout: Layout) -> None:
     if job.kind == "round" and not _patterns.holds(layout, job.fmt):
-        remedy = next(c.name for c in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64) if _patterns.holds(c, job.fmt))
+        # A dtype that holds x as well: float16 and bfloat16 do not hold each other.
+        remedy = "float32" if layout.bits == 16 and _patterns.holds(FLOAT32, job.fmt) else "float64"
         raise ValueError(
             f"{layout.name} cannot hold every value of {job.fmt.name}: convert x to {remedy} first, or use encode(), "
             "which takes any input"
@@ -120,6 +121,7 @@ class Plan:
     rows: np.ndarray[Any, Any] | None = None  # where each sign and exponent has its part of the table, if compressed
     carry: Plan | None = None  # stochastic: what finishes after the random bits were added
     reduce: np.ndarray[Any, Any] | None = None  # stochastic: by how much the random bits shift right, per exponent
+    keep: np.ndarray[Any, Any] | None = None  # stochastic: the mask that cuts, per exponent
     least: int = 0
 
 
@@ -137,14 +139,18 @@ def _plan(job: Job, layout: Layout) -> Plan:
     kept = _patterns.index_bits(layout, fmt) + 1
     shift = layout.mantissa_bits - kept
     if job.random_bits:
-        if layout is not FLOAT32 or shift < 0 or layout.bits - shift > 21 or not _patterns.aligned(layout, fmt):
+        flushes = job.policy.subnormals in ("flush_inputs", "flush")
+        if layout is not FLOAT32 or not 0 <= shift <= 21 or layout.bits - shift > 21 or flushes:
+            return Plan(*dtypes)
+        if not _patterns.aligned(layout, fmt):
             return Plan(*dtypes)
         carry = _plan(Job(job.kind, fmt, "carried", job.policy), layout)
         exponent = np.arange(512) & 255
         cleared = np.clip(layout.mantissa_bits - fmt.mantissa_bits + fmt.emin + layout.bias - exponent, 0, None)
         cleared = np.maximum(cleared, layout.mantissa_bits - fmt.mantissa_bits)
         reduce = np.where(cleared > layout.mantissa_bits, 31, layout.mantissa_bits - cleared).astype(np.uint32)
-        return Plan(*dtypes, carry=carry, reduce=reduce, least=layout.pattern(*fmt.least_parts))
+        keep = (0xFFFFFFFF << np.minimum(cleared, layout.mantissa_bits)).astype(np.uint32)
+        return Plan(*dtypes, carry=carry, reduce=reduce, keep=keep, least=layout.pattern(*fmt.least_parts))
     if layout.bits == 16:
         patterns = np.arange(1 << 16, dtype=np.int32)
         return Plan(*dtypes, table=_build(job, layout, patterns, dtypes[2]))
@@ -255,7 +261,7 @@ def _stochastic(job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan
     Values below the smallest (whose cut is above the pattern's mantissa) and the top binade, infinities and NaN (where
     the sum would run over) take the definition itself.
     """
-    assert plan.reduce is not None and plan.carry is not None
+    assert plan.reduce is not None and plan.keep is not None and plan.carry is not None
     n, top = job.random_bits, FLOAT32.mantissa_bits
     word, index = _scratch_arrays(u.dtype)
     size = word.size
@@ -269,6 +275,8 @@ def _stochastic(job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan
         np.left_shift(w, np.uint32(max(top - n, 0)), w)
         np.right_shift(w, shift, w)
         np.add(w, block, w)
+        # Cut here, where the exponent is still the one that was rounded at: the carry may have moved it.
+        np.bitwise_and(w, plan.keep.take(k, mode="wrap"), w)
         magnitude = block & np.uint32(FLOAT32.magnitude)
         apart = (magnitude - np.uint32(1) < np.uint32(plan.least - 1)) | (magnitude >= np.uint32(254 << top))
         _gather(w.copy(), plan.carry, part)

@@ -55,8 +55,9 @@ def holds(layout: Layout, fmt: AnyFormat) -> bool:
 
 
 def aligned(layout: Layout, fmt: AnyFormat) -> bool:
-    """Whether the format can be rounded in the container: its normal numbers are normal there, too."""
-    return holds(layout, fmt) and fmt.emin >= 1 - layout.bias
+    """Whether the format can be rounded in the container: its values are normal there, or its subnormals the same."""
+    smallest_normal = 1 - layout.bias
+    return holds(layout, fmt) and (fmt.emin == smallest_normal or fmt.least_parts[1] >= smallest_normal)
 
 
 def index_bits(layout: Layout, fmt: AnyFormat) -> int:
@@ -97,6 +98,8 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
     fmt, policy, mode, where = job.fmt, job.policy, job.mode, ops.where
     a = u & layout.magnitude
     sign = u & layout.sign
+    if isinstance(fmt, Format) and not fmt.signed and policy.negative == "magnitude":
+        sign = 0 * a
     negative = sign != 0
     if policy.subnormals in ("flush_inputs", "flush"):
         a = where(a < layout.implicit, 0, a)
@@ -105,7 +108,7 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
         sign = where(negative, layout.sign, 0 * a)
     elif job.random_bits and layout.width == 32:
         a = ops.wide(a)
-    m, top, nan = fmt.mantissa_bits, layout.mantissa_bits, layout.quiet_nan
+    m, top, nan = fmt.mantissa_bits, layout.mantissa_bits, _nan_pattern(fmt, policy, layout)
     least = layout.pattern(*fmt.least_parts)
     limit: Any = layout.pattern(*fmt.max_parts)
     if isinstance(fmt, IntFormat):
@@ -147,7 +150,7 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
 
     # 3. What the format lacks: zero, negative numbers, -0, NaN.
     if not fmt.zero:
-        result = where(a == 0, least if policy.zero == "smallest" else nan, result)
+        result = where(a == 0, nan if policy.zero == "nan" and fmt.has_nan else least, result)
     if isinstance(fmt, Format) and not fmt.signed and policy.negative != "magnitude":
         instead = nan if policy.negative == "nan" and fmt.has_nan else 0 if fmt.zero else least
         result = where(negative & (finite != 0), instead, result)
@@ -228,12 +231,16 @@ def _round_below_least(a: Any, least: int, negative: Any, layout: Layout, job: J
     return ops.where(up, least, 0 * a)
 
 
+def _nan_pattern(fmt: AnyFormat, policy: Policy, layout: Layout) -> int:
+    if policy.nan.startswith("all_ones") and isinstance(fmt, Format) and fmt.nan == "ieee":
+        return layout.infinity | (((1 << fmt.mantissa_bits) - 1) << (layout.mantissa_bits - fmt.mantissa_bits))
+    return layout.quiet_nan
+
+
 def _nan(fmt: AnyFormat, policy: Policy, negative: Any, sign: Any, layout: Layout, limit: Any, a: Any, ops: Any) -> Any:
     """The pattern of what a NaN becomes."""
     if fmt.has_nan:
-        pattern = layout.quiet_nan
-        if policy.nan.startswith("all_ones") and isinstance(fmt, Format) and fmt.nan == "ieee":
-            pattern = layout.infinity | (((1 << fmt.mantissa_bits) - 1) << (layout.mantissa_bits - fmt.mantissa_bits))
+        pattern = _nan_pattern(fmt, policy, layout)
         return pattern | sign if policy.nan.endswith("signed") and fmt.has_negative_zero else pattern
     missing = policy.missing_nan or ("zero" if isinstance(fmt, IntFormat) else "max")
     if missing == "max":
@@ -299,7 +306,7 @@ def decode(code: Any, fmt: AnyFormat, layout: Layout, ops: Any) -> Any:
     if fmt.infinities:
         a = where(magnitude == fmt.max_code + 1, layout.infinity, a)
     if fmt.nan == "ieee":
-        a = where(magnitude > fmt.max_code + 1, ((magnitude - (fmt.max_code + 1)) << (top - m)) | layout.infinity, a)
+        a = where(magnitude > fmt.max_code + 1, ((magnitude - (fmt.max_code + 1)) << (top - m)) | layout.quiet_nan, a)
     elif fmt.nan == "all_ones":
         a = where(magnitude == (fmt.quiet_nan_code or 0), layout.quiet_nan, a)
     if not fmt.signed:

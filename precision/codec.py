@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from precision import _engine, _patterns
-from precision._array import FLOAT32, FLOAT64, NUMPY, TORCH, Layout
+from precision._array import FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, Layout
 from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
-from precision.rounding import Policy, Rounding, job, round_to
+from precision.rounding import Policy, Rounding, job
 
 __all__ = [
     "CLASSES",
@@ -72,8 +72,9 @@ def decode(codes: Any, fmt: AnyFormat | str | None = None, dtype: Any = None) ->
     """
     own = _format_of_dtype(codes)
     if own is not None:
-        codes, own = from_dtype(codes)
-        fmt = own if fmt is None else fmt
+        if fmt is not None and get_format(fmt) != own:
+            raise ValueError(f"codes have dtype {own.name}, not {get_format(fmt).name}: leave fmt out, or pass their bits")
+        codes, fmt = from_dtype(codes)
     elif fmt is None:
         raise TypeError("decode needs a format for plain integer codes: decode(codes, fmt)")
     f = get_format(fmt)
@@ -150,10 +151,23 @@ def _decode_pairs(c: np.ndarray[Any, Any], f: AnyFormat, layout: Layout) -> np.n
     return out.reshape(c.shape)
 
 
-def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
+def _check_torch_codes(codes: Any, f: AnyFormat, torch: Any) -> bool:
+    """Refuse what are no codes of a format; whether a compiler traces, when only the dtype can be seen."""
     if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
         raise TypeError(f"codes have dtype {codes.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
-    traced = torch.compiler.is_compiling() or type(codes) is not torch.Tensor
+    traced: bool = torch.compiler.is_compiling() or type(codes) is not torch.Tensor
+    unsigned = codes.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+    if traced or not codes.numel() or (unsigned and codes.element_size() * 8 <= f.bits):
+        return traced
+    c = codes.to(torch.int64)  # uint64 from 2^63 on becomes negative: no code either, of formats narrower than 64 bits
+    if bool(((c < 0) | (c >> min(f.bits, 63) != 0)).any()):
+        low, high = (0, 2**64 - 1) if codes.dtype == torch.uint64 else (int(c.min()), int(c.max()))
+        raise ValueError(f"codes reach from {low} to {high}; {f.name} has codes 0 to {(1 << f.bits) - 1}")
+    return traced
+
+
+def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
+    traced = _check_torch_codes(codes, f, torch)
     if not traced and codes.device.type == "cpu":
         return torch.from_numpy(decode(codes.numpy(), f, layout.name))
     signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(codes.dtype)
@@ -161,8 +175,6 @@ def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
     c = c.to(torch.int64)
     if signed is not None and f.bits < 64:
         c = c & ((1 << (8 * codes.element_size())) - 1)
-    if not traced and c.numel() and not bool(((c >= 0) & (c >> f.bits == 0)).all() if f.bits < 63 else True):
-        raise ValueError(f"codes reach from {int(c.min())} to {int(c.max())}; {f.name} has codes 0 to {(1 << f.bits) - 1}")
     if not traced and f.bits <= 16:
         table = torch.from_numpy(np.array(_decode_table(f, layout))).to(codes.device)
         return table.index_select(0, c.reshape(-1)).reshape(codes.shape)
@@ -179,7 +191,7 @@ def _format_of_dtype(x: Any) -> AnyFormat | None:
     if torch is not None and isinstance(x, torch.Tensor):
         name = str(x.dtype).removeprefix("torch.")
     elif isinstance(x, np.ndarray | np.generic):
-        if x.dtype.kind in "fiub":
+        if x.dtype.isbuiltin != 2:  # 2: registered by another package; the kind does not say (ml_dtypes' E5M2 has "f")
             return None
         name = x.dtype.name
     else:
@@ -201,7 +213,8 @@ def from_dtype(x: Any) -> tuple[Any, AnyFormat]:
     elif isinstance(x, np.ndarray | np.generic):
         fmt = FORMATS.get(x.dtype.name)
         if fmt is not None:
-            codes = np.asarray(x).view(_engine.code_dtype(fmt))
+            native = np.asarray(x, x.dtype.newbyteorder("="))
+            codes = native.view(_engine.code_dtype(fmt))
             # ml_dtypes keeps a 2- or 4-bit integer sign-extended in its byte.
             return (codes & codes.dtype.type((1 << fmt.bits) - 1) if isinstance(fmt, IntFormat) and fmt.bits < 8 else codes), fmt
     raise TypeError(f"x has no dtype of a named format ({getattr(x, 'dtype', type(x).__name__)}); P.formats() lists them")
@@ -217,6 +230,7 @@ def to_dtype(codes: Any, fmt: AnyFormat | str) -> Any:
     if torch is not None and isinstance(codes, torch.Tensor):
         if f.torch_dtype is None:
             raise ValueError(f"torch has no dtype for {f.name}: keep the codes, or P.decode them")
+        _check_torch_codes(codes, f, torch)
         return codes.to(getattr(torch, f"uint{f.bits}")).view(f.torch_dtype)
     if f.numpy_dtype is None:
         raise ValueError(f"neither NumPy nor ml_dtypes has a dtype for {f.name}: keep the codes, or P.decode them")
@@ -247,12 +261,8 @@ def pack(codes: Any, fmt: AnyFormat | str) -> Any:
     f, group, size = _packing(fmt)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(codes, torch.Tensor):
-        c = codes.reshape(-1)
-        if c.is_floating_point() or c.dtype == torch.bool:
-            raise TypeError(f"codes have dtype {c.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
-        c = c.to(torch.int64)
-        if c.numel() and not torch.compiler.is_compiling() and bool(((c < 0) | (c >> f.bits != 0)).any()):
-            raise ValueError(f"codes reach from {int(c.min())} to {int(c.max())}; {f.name} has codes 0 to {(1 << f.bits) - 1}")
+        _check_torch_codes(codes, f, torch)
+        c = codes.reshape(-1).to(torch.int64)
         n = c.numel()
         c = torch.nn.functional.pad(c, (0, -n % group)).reshape(-1, group)
         word = sum(c[:, i] << (i * f.bits) for i in range(group))
@@ -323,9 +333,11 @@ def values(fmt: AnyFormat | str) -> np.ndarray[Any, Any]:
     f = get_format(fmt)
     if f.bits > 16:
         raise ValueError(f"{f.name} has 2^{f.bits} codes; values() lists formats of at most 16 bits")
-    every = decode(np.arange(1 << f.bits, dtype=_engine.code_dtype(f)), f)
-    every = every[~np.isnan(every)]
-    return every[np.lexsort((~np.signbit(every), every))]
+    codes = np.arange(1 << f.bits, dtype=_engine.code_dtype(f))
+    codes = codes[classify(codes, f) != CLASSES.index("nan")]
+    # Sorted as codes: a comparison of subnormal values would depend on the process' flush-to-zero setting.
+    every: np.ndarray[Any, Any] = decode(codes[np.lexsort((codes & f.sign_mask == 0, _order(codes, f)))], f)
+    return every
 
 
 def classify(codes: Any, fmt: AnyFormat | str) -> Any:
@@ -356,26 +368,63 @@ def classify(codes: Any, fmt: AnyFormat | str) -> Any:
     return result
 
 
-def _step(x: Any, fmt: AnyFormat | str, up: bool) -> Any:
-    f = get_format(fmt)
+def _patterns_of(x: Any) -> tuple[np.ndarray[Any, Any], Layout, Callable[[np.ndarray[Any, Any]], Any]]:
+    """Real numbers as bit patterns, the patterns' layout, and what makes such patterns an array like `x` again.
+
+    Integers count as float64.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        result = _step(x.detach().cpu().to(torch.float64).numpy(), f, up)
-        return torch.from_numpy(np.asarray(result)).to(x.device, x.dtype if x.is_floating_point() else torch.float64)
+        t = x.detach().cpu()
+        name = str(t.dtype).removeprefix("torch.")
+        if name in INTEGERS:
+            t = torch.from_numpy(_exact_floats(t.numpy()))
+        elif name not in LAYOUTS:
+            raise TypeError(_engine._refused_dtype(name))
+        layout = LAYOUTS[str(t.dtype).removeprefix("torch.")]
+        u = t.contiguous().view(getattr(torch, f"int{layout.bits}")).numpy().view(f"uint{layout.bits}")
+        return u, layout, lambda p: torch.from_numpy(p.view(f"int{layout.bits}")).view(t.dtype).to(x.device)
     a = np.asarray(x)
-    if a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
-        raise TypeError(f"x has dtype {a.dtype}; pass real numbers")
-    wide = a.astype(np.float64)
+    if a.dtype.kind in "iu":
+        a = _exact_floats(a)
+    found = _engine._numpy_layout(a.dtype)
+    assert found is not None
+    u = np.array(a, a.dtype.newbyteorder("="), order="C").view(f"uint{found.bits}")
+
+    def back(p: np.ndarray[Any, Any]) -> Any:
+        result = p.astype(u.dtype).view(a.dtype.newbyteorder("=")).astype(a.dtype)
+        return result[()] if isinstance(x, np.generic) else result
+
+    return u, found, back
+
+
+def _exact_floats(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if a.dtype.itemsize == 8 and a.size and (int(a.max()) > 1 << 53 or int(a.min()) < -(1 << 53)):
+        raise ValueError(f"x has integers from {a.min()} to {a.max()}; beyond 2^53 convert them to float64 first")
+    return a.astype(np.float64)
+
+
+def _step(x: Any, fmt: AnyFormat | str, up: bool) -> Any:
+    f = get_format(fmt)
+    u, layout, back = _patterns_of(x)
     toward = "toward_positive" if up else "toward_negative"
-    policy = Policy(overflow="infinity", infinity="infinity", negative="clamp")
-    # The next value above x is x rounded up, unless that is x itself: then one code further, counting codes in value order.
-    code = encode(wide, f, rounding=toward, policy=policy).astype(np.int64)
-    exact = decode(code.astype(_engine.code_dtype(f)), f, "float64") == wide
-    order = _order(code, f)
-    moved = _unorder(order + np.where(exact, 1 if up else -1, 0), f)
-    result = decode(moved.astype(_engine.code_dtype(f)), f, "float64")
-    result = np.where(np.isnan(wide), np.nan, result)
-    return result.astype(a.dtype) if a.dtype.kind == "f" else result
+    beyond: Any = "infinity" if f.infinities else "saturate"
+    policy = Policy(overflow=beyond, infinity=beyond, negative="clamp")
+    # The next value above x is x rounded up, unless that is x itself: then one code further, counting in value order.
+    rounded = _engine._numpy_patterns(job("round", f, toward, policy)[0], u, layout, None)
+    code = _engine._numpy_patterns(job("encode", f, toward, policy)[0], u, layout, None)
+    size = u & u.dtype.type(layout.magnitude)
+    on_grid = (rounded == u) | ((size == 0) & (rounded & u.dtype.type(layout.magnitude) == 0))
+    order = np.clip(_order(code, f) + np.where(on_grid, 1 if up else -1, 0), *_limits(f))
+    # Only a negative x has a zero above it: -0, as IEEE's nextUp says.
+    negative = order < 0 if f.signed else np.zeros(order.shape, bool)
+    negative |= (order == 0) & up & f.has_negative_zero
+    moved = np.abs(order).astype(np.uint64) | np.where(negative, np.uint64(f.sign_mask), np.uint64(0))
+    if isinstance(f, IntFormat):
+        moved = order.astype(np.uint64) & np.uint64((1 << f.bits) - 1)
+    value = decode(moved.astype(code.dtype), f, None if layout.bits == 16 else layout.name)
+    pattern = encode(value, layout.name, policy="ieee") if layout.bits == 16 else np.asarray(value).view(u.dtype)
+    return back(np.where(size > layout.infinity, u.dtype.type(layout.quiet_nan), pattern))
 
 
 def _limits(f: AnyFormat) -> tuple[int, int]:
@@ -388,26 +437,22 @@ def _limits(f: AnyFormat) -> tuple[int, int]:
 
 def _order(code: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:
     """Integers in value order: 0 for both zeros, codes above, negated magnitudes below."""
+    negative = code & code.dtype.type(f.sign_mask) != 0
     if isinstance(f, IntFormat):
-        return np.where(code & f.sign_mask, code - (1 << f.bits), code)
-    magnitude = code & ((1 << (f.exponent_bits + f.mantissa_bits)) - 1)
-    return np.where((code & f.sign_mask) != 0, -magnitude, magnitude) if f.signed else magnitude
-
-
-def _unorder(order: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:
-    low, high = _limits(f)
-    order = np.clip(order, low, high)
-    if isinstance(f, IntFormat):
-        return order & ((1 << f.bits) - 1)
-    return np.where(order < 0, -order | f.sign_mask, order) if f.signed else order
+        return np.asarray(code.astype(np.int64) - np.where(negative, 1 << f.bits, 0))
+    size = (code & code.dtype.type((1 << (f.exponent_bits + f.mantissa_bits)) - 1)).astype(np.int64)
+    order: np.ndarray[Any, Any] = np.where(negative, -size, size)
+    return order
 
 
 def next_up(x: Any, fmt: AnyFormat | str) -> Any:
     """The smallest value of `fmt` greater than each x (any real numbers): IEEE 754-2019 5.3.1 nextUp, on any grid.
 
-    Above max: infinity where the format has one, else max itself. From -0 and +0 it is the smallest positive value; just
-    below zero it gives -0 as IEEE's nextUp does, where the format has one. NaN gives NaN. The result has x's float dtype
-    (float64 for integers); raises TypeError for what is no real number.
+    Above max: infinity where the format has one, else max itself. From -0 and +0 it is the smallest positive value;
+    just below zero it gives -0 as IEEE's nextUp does, where the format has one. NaN gives NaN. The result is like x, of
+    its float dtype (float64 for integers).
+    Raises TypeError for what is no real number; ValueError for a dtype that cannot hold the format's values (naming one
+    that can) and for integers beyond 2^53.
     """
     return _step(x, fmt, True)
 
@@ -422,19 +467,21 @@ def ulp(x: Any, fmt: AnyFormat | str) -> Any:
 
     For |x| beyond max it is the spacing at max; at a power of two, that of the binade above it (Goldberg's ulp).
     0 gives the smallest spacing, ±Inf and NaN give NaN. Exponents are read from bits, so subnormal x is exact.
-    The result has x's float dtype (float64 for integers).
+    The result is like x, of its float dtype (float64 for integers). Raises as `next_up`.
     """
     f = get_format(fmt)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        result = ulp(x.detach().cpu().to(torch.float64).numpy(), f)
-        return torch.from_numpy(np.asarray(result)).to(x.device, x.dtype if x.is_floating_point() else torch.float64)
-    a = np.asarray(x)
-    if a.dtype.kind not in "fiu" and a.dtype.name != "bfloat16":
-        raise TypeError(f"x has dtype {a.dtype}; pass real numbers")
-    wide = a.astype(np.float64)
-    _, exponent = np.frexp(wide)
-    emax = math.frexp(f.max)[1] - 1
-    binade = np.clip(np.where(wide == 0, f.emin, exponent - 1), f.emin, max(emax, f.emin))
-    result = np.where(np.isfinite(wide), np.ldexp(1.0, binade - f.mantissa_bits), np.nan)
-    return result.astype(a.dtype) if a.dtype.kind == "f" else result
+    u, layout, back = _patterns_of(x)
+    policy = Policy(negative="magnitude")
+    # The rounded pattern has no use of its own, but a dtype that cannot hold the format's values is refused here.
+    _engine._numpy_patterns(job("round", f, "toward_zero", policy)[0], u, layout, None)
+    exponent = np.zeros(u.shape, np.int64)
+    if isinstance(f, Format):
+        assert f.bias is not None
+        code = _engine._numpy_patterns(job("encode", f, "toward_zero", policy)[0], u, layout, None)
+        field = np.abs(_order(code, f)) >> f.mantissa_bits
+        exponent = np.maximum(field, int(f.zero)) - f.bias - f.mantissa_bits
+    top, least = layout.mantissa_bits, 1 - layout.bias - layout.mantissa_bits
+    subnormal = 1 << np.clip(exponent - least, 0, top)
+    pattern = np.where(exponent - least < top, subnormal, (exponent + layout.bias) << top).astype(u.dtype)
+    special = u & u.dtype.type(layout.magnitude) >= layout.infinity
+    return back(np.where(special, u.dtype.type(layout.quiet_nan), pattern))

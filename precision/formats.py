@@ -138,6 +138,11 @@ class Format:
                 f"{name}: its values reach from 2^{self.emin - m} to 2^{self.emax}, which float64 does not hold "
                 "(2^-1074 to 2^1023); change bias or exponent_bits"
             )
+        if self.emin != -1022 and self.least_parts[1] < -1022:
+            raise ValueError(
+                f"{name}: its subnormals reach 2^{self.emin - m}, below float64's normal numbers (2^-1022), and do not "
+                "have float64's spacing; lower bias"
+            )
         put(self, "max", float(biggest))
         put(self, "min", -float(biggest) if self.signed else float(0 if self.zero else smallest))
         put(self, "smallest_normal", 2.0**self.emin)
@@ -351,7 +356,7 @@ FORMATS: dict[str, AnyFormat] = {row[0]: Format(*row) for row in _FLOATS} | {row
 _SHORT = {  # spellings that no rule below derives; keys in the normal form of `_normal`
     "half": "float16", "fp16": "float16", "f16": "float16", "binary16": "float16", "e5m10": "float16",
     "bf16": "bfloat16", "brainfloat16": "bfloat16", "e8m7": "bfloat16",
-    "tf32": "tfloat32", "e8m10": "tfloat32",
+    "tf32": "tfloat32", "tensorfloat32": "tfloat32", "e8m10": "tfloat32",
     "float": "float32", "single": "float32", "fp32": "float32", "f32": "float32", "binary32": "float32", "e8m23": "float32",
     "double": "float64", "fp64": "float64", "f64": "float64", "binary64": "float64", "e11m52": "float64",
     "ocpe4m3": "float8_e4m3fn", "ocpe5m2": "float8_e5m2",
@@ -393,10 +398,10 @@ def get_format(fmt: AnyFormat | str | Any) -> AnyFormat:
     if isinstance(fmt, Format | IntFormat):
         return fmt
     if not isinstance(fmt, str):
-        module = type(fmt).__module__.partition(".")[0]
-        if module not in ("torch", "numpy", "ml_dtypes"):
+        kind = fmt if isinstance(fmt, type) else type(fmt)  # a dtype, or a scalar type such as np.float16
+        if kind.__module__.partition(".")[0] not in ("torch", "numpy", "ml_dtypes"):
             raise TypeError(f"a format is a Format, a name or a dtype, not {fmt!r}")
-        fmt = str(fmt)
+        fmt = fmt.__name__ if isinstance(fmt, type) else str(fmt)
     if fmt in FORMATS:  # the exact name: also the one way to say float8_e4m3
         return FORMATS[fmt]
     key = _normal(fmt)

@@ -143,6 +143,7 @@ class Histogram:
         self.counts: Ints = np.zeros(1 << min(resolved.bits, 16), np.int64)
         # What the bins of wide formats do not tell: zeros from subnormals, infinities from NaN, the largest magnitude.
         self._zeros = self._infinite = self._largest = 0
+        self._found: npt.NDArray[np.intp] | None = None  # the occupied bins, until something is added
 
     @classmethod
     def of(cls, x: Any) -> Histogram:
@@ -163,6 +164,7 @@ class Histogram:
 
     def add(self, codes: Codes) -> None:
         """Count a 1-D array of codes, of an unsigned dtype as wide as the format (uint8 for fewer than 8 bits)."""
+        self._found = None
         if _scratch.index is None:
             _scratch.index = np.empty(_INDEX, np.intp)
         for start in range(0, codes.size, _INDEX):
@@ -208,8 +210,15 @@ class Histogram:
 
     __hash__ = None  # type: ignore[assignment]  # it grows
 
+    def _where(self, *kinds: int) -> npt.NDArray[np.intp]:
+        """The occupied bins of some kinds."""
+        if self._found is None:
+            self._found = np.flatnonzero(self.counts)
+        of = _bins(self.fmt)[1][self._found]
+        return self._found[np.logical_or.reduce([of == kind for kind in kinds])]
+
     def _count(self, *kinds: int) -> int:
-        return int(self.counts[np.isin(_bins(self.fmt)[1], kinds)].sum())
+        return int(self.counts[self._where(*kinds)].sum())
 
     @property
     def size(self) -> int:
@@ -248,10 +257,8 @@ class Histogram:
 
     def _occupied(self) -> tuple[Floats, Ints]:
         """The finite, non-zero values that occur, and how often."""
-        values, kinds = _bins(self.fmt)
-        found = np.flatnonzero(self.counts)
-        found = found[(kinds[found] == _NORMAL) | (kinds[found] == _SUBNORMAL)]
-        return values[found], self.counts[found]
+        found = self._where(_SUBNORMAL, _NORMAL)
+        return _bins(self.fmt)[0][found], self.counts[found]
 
     def figures(self, fmt: AnyFormat | str, *, scale: float | None = None) -> Figures:
         """What rounding these values (divided by `scale`) to `fmt`, to nearest even and saturating, does to them.

@@ -206,7 +206,7 @@ class Inspection:
                 remedy = "a scale per channel or block" if row.scaled else "a scale"
                 part = _share(sum(t.size for t in lost), sum(t.size for t in self.judged))
                 result.append(
-                    f"{_label(row)}: {span} become zero in {_tensors(lost)} ({part} of all values), "
+                    f"{_label(row)}: {span} of the values become zero in {_tensors(lost)} with {part} of all values, "
                     f"first {lost[0].name}: use {remedy}, or keep these as they are"
                 )
             decibels = [(db, t) for t in ranked if (db := t.figures[row].sqnr_db) is not None and db != float("inf")]
@@ -342,8 +342,8 @@ def rows(
     """The rows of figures that formats stand for; "default", or "all": every signed float format of at most 16 bits.
 
     A format is judged as it is and with a scale per tensor, except: integers and formats of fewer than 8 bits only with
-    a scale (nobody stores weights in them without; one in `check` is judged both ways), formats with float32's exponents
-    only without one (it changes nothing).
+    a scale (nobody stores weights in them without; one in `check` is judged both ways), formats with float32's
+    exponents only without one (it changes nothing).
     Raises ValueError for an unknown format, an unsigned one (weights are signed) and one of more than 32 bits.
     """
     if names == "default":

@@ -38,6 +38,13 @@ class Rounding:
     random_bits: Any = field(default=None, repr=False)
     bits: int = 0
 
+    def __post_init__(self) -> None:
+        if self.name not in (*ROUNDINGS, "stochastic") or (self.name == "stochastic") != (self.bits != 0):
+            raise ValueError(
+                f"no rounding is named {self.name!r} with {self.bits} random bits: use one of {', '.join(ROUNDINGS)}, or "
+                "P.stochastic(random_bits=..., bits=...)"
+            )
+
 
 def stochastic(*, random_bits: Any, bits: int) -> Rounding:
     """Stochastic rounding with the caller's random integers: no hidden state, so a run can be repeated.
@@ -169,7 +176,7 @@ _jobs: dict[Any, Job] = {}  # a dict, because compilers trace through lru_cache 
 def job(kind: str, fmt: Any, rounding: Any, policy: Any) -> tuple[Job, Any]:
     """The job of a call and its random bits (None unless stochastic): arguments checked, names resolved, cached."""
     stochastic = isinstance(rounding, Rounding) and rounding.name == "stochastic"
-    key = (kind, fmt, rounding.bits if stochastic else rounding, policy)
+    key = (kind, fmt, ("stochastic", rounding.bits) if stochastic else rounding, policy)
     try:
         found = _jobs.get(key)
     except TypeError:  # something unhashable: the checks below have the clear message
