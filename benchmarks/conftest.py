@@ -41,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     session = getattr(terminalreporter.config, "_benchmarksession", None)
     groups: dict[str, dict[str, float]] = defaultdict(dict)
     for bench in getattr(session, "benchmarks", []):
-        if bench.has_error or bench.disabled or not bench.stats.data:
+        if bench.has_error or not bench.stats.data:
             continue
         elements = bench.extra_info.get("elements", 1)
         seconds = bench.extra_info.get("cuda_seconds", bench.stats.min)

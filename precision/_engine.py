@@ -233,29 +233,36 @@ def _defined(job: Job, u: np.ndarray[Any, Any], layout: Layout, plan: Plan, rand
 
 def _gather(u: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> None:
     """out[i] = table[index of u[i]], in blocks."""
-    table, shift = plan.table, plan.shift
+    table, shift, mask = plan.table, plan.shift, plan.mask
     assert table is not None
     word, index = _scratch_arrays(u.dtype)
-    mask = plan.mask
-    for i in range(0, u.size, BLOCK):
-        block = u[i : i + BLOCK]
+    size = word.size
+    for i in range(0, u.size, size):
+        block = u[i : i + size]
         n = block.size
         w, k = word[:n], index[:n]
-        if shift:
+        if plan.rows is not None:
+            np.right_shift(block, np.uint64(FLOAT64.mantissa_bits), w)
+            plan.rows.take(w.view(np.intp), out=k, mode="wrap")
+        if mask:
             # (u & mask) + mask carries into bit `shift` iff a bit below it is set; OR-ing that in is the sticky bit.
             np.bitwise_and(block, mask, w)
             np.add(w, mask, w)
             np.bitwise_or(block, w, w)
             np.right_shift(w, shift, w)
-            k[...] = w
+            block = w
+        if plan.rows is not None:
+            k += w.view(np.intp)
+        elif w.itemsize == k.itemsize:
+            k = w.view(np.intp)
         else:
             k[...] = block
-        if plan.rows is not None:
-            k += plan.rows.take((block >> np.uint64(52)).view(np.intp), mode="wrap")
         table.take(k, out=out[i : i + n], mode="wrap")
 
 
-def _stochastic(job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> None:
+def _stochastic(
+    job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]
+) -> None:
     """float32: the random bits, shifted to just below the cut, are added to the pattern, and a table cuts.
 
     Values below the smallest (whose cut is above the pattern's mantissa) and the top binade, infinities and NaN (where
@@ -263,32 +270,37 @@ def _stochastic(job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan
     """
     assert plan.reduce is not None and plan.keep is not None and plan.carry is not None
     n, top = job.random_bits, FLOAT32.mantissa_bits
-    word, index = _scratch_arrays(u.dtype)
-    size = word.size
+    size = min(BLOCK >> 2, u.size)
+    sums, words, index = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.intp)
+    drop, lift = r.dtype.type(max(n - top, 0)), np.uint32(max(top - n, 0))
     for i in range(0, u.size, size):
         block, random = u[i : i + size], r[i : i + size]
-        w, k, part = word[: block.size], index[: block.size], out[i : i + size]
-        np.right_shift(block, np.uint32(top), w)
-        k[...] = w
-        shift = plan.reduce.take(k, mode="wrap")
-        w[...] = random >> random.dtype.type(max(n - top, 0))
-        np.left_shift(w, np.uint32(max(top - n, 0)), w)
-        np.right_shift(w, shift, w)
+        w, t, k, part = sums[: block.size], words[: block.size], index[: block.size], out[i : i + size]
+        np.right_shift(block, np.uint32(top), t)
+        k[...] = t
+        w[...] = random >> drop
+        np.left_shift(w, lift, w)
+        plan.reduce.take(k, out=t, mode="wrap")
+        np.right_shift(w, t, w)
         np.add(w, block, w)
         # Cut here, where the exponent is still the one that was rounded at: the carry may have moved it.
-        np.bitwise_and(w, plan.keep.take(k, mode="wrap"), w)
-        magnitude = block & np.uint32(FLOAT32.magnitude)
-        apart = (magnitude - np.uint32(1) < np.uint32(plan.least - 1)) | (magnitude >= np.uint32(254 << top))
-        _gather(w.copy(), plan.carry, part)
+        plan.keep.take(k, out=t, mode="wrap")
+        np.bitwise_and(w, t, w)
+        _gather(w, plan.carry, part)
+        np.bitwise_and(block, np.uint32(FLOAT32.magnitude), t)
+        apart = t >= np.uint32(254 << top)
+        np.subtract(t, np.uint32(1), t)
+        apart |= t < np.uint32(plan.least - 1)
         if apart.any():
-            where = np.nonzero(apart)[0]
+            where = np.flatnonzero(apart)
             part[where] = _defined(job, block[where], FLOAT32, plan, random[where])
 
 
 def _scratch_arrays(dtype: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     arrays: dict[Any, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = _scratch.__dict__.setdefault("arrays", {})
     if dtype not in arrays:
-        arrays[dtype] = np.empty(BLOCK, dtype), np.empty(BLOCK, np.intp)
+        size = BLOCK >> 2 if dtype.itemsize == 8 else BLOCK
+        arrays[dtype] = np.empty(size, dtype), np.empty(size, np.intp)
     return arrays[dtype]
 
 

@@ -373,7 +373,11 @@ def _numbers(x: Any) -> Operand:
         items = np.array(x.tolist(), dtype=object).reshape(tuple(x.shape))
     else:
         items = np.array(x, dtype=object)
-    return np.frompyfunc(Number.of, 1, 1)(items) if items.shape else Number.of(items[()])
+    if not items.shape:
+        return Number.of(items[()])
+    with np.errstate(all="ignore"):  # the flags are of whatever was computed before: a signalling NaN's conversion, say
+        numbers: npt.NDArray[np.object_] = np.frompyfunc(Number.of, 1, 1)(items)
+    return numbers
 
 
 def _rows(*operands: Any) -> list[npt.NDArray[np.object_]]:
@@ -437,7 +441,8 @@ def _compute(
     if isinstance(random, int) and all(isinstance(x, Number) for x in operands):
         return one(random, *operands)
     arrays = np.broadcast_arrays(*(np.asarray(x, dtype=object) for x in (random, *operands)))
-    answers = np.frompyfunc(one, len(arrays), 1)(*arrays)
+    with np.errstate(all="ignore"):  # as above: nothing here computes with floats
+        answers = np.frompyfunc(one, len(arrays), 1)(*arrays)
     if arrays[0].ndim == 0:
         return answers
     width = next(width for width in (8, 16, 32, 64) if _bits(target) <= width)
