@@ -21,6 +21,7 @@ from precision import _engine
 from precision.rounding import job as make_job
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore")  # compilers and peers warn of what is not ours
 
 FORMATS8 = ("float8_e4m3fn", "float8_e5m2", "float6_e3m2fn", "float4_e2m1fn")
 

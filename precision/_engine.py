@@ -145,7 +145,7 @@ def _plan(job: Job, layout: Layout) -> Plan:
         if not _patterns.aligned(layout, fmt):
             return Plan(*dtypes)
         carry = _plan(Job(job.kind, fmt, "carried", job.policy), layout)
-        exponent = np.arange(512) & 255
+        exponent = np.maximum(np.arange(512) & 255, 1)  # field 0 has the spacing of field 1
         cleared = np.clip(layout.mantissa_bits - fmt.mantissa_bits + fmt.emin + layout.bias - exponent, 0, None)
         cleared = np.maximum(cleared, layout.mantissa_bits - fmt.mantissa_bits)
         reduce = np.where(cleared > layout.mantissa_bits, 31, layout.mantissa_bits - cleared).astype(np.uint32)

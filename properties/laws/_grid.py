@@ -11,7 +11,7 @@ Source: IEEE 754-2019 sections 3.3 (the grid), 4.3 (directions) and 7.4 (overflo
 >>> below(np.float32([1.0625]), P.float8_e4m3fn)
 (array([1.]), array([1.125]), array([False]))
 >>> critical_inputs("float4_e2m1fn").size
-2960
+2698
 """
 
 from __future__ import annotations
@@ -85,6 +85,18 @@ def some_codes(fmt: AnyFormat) -> Array:
         starts, inside = 1 << np.arange(fmt.bits), np.arange(-3, 4)
     codes = np.unique(starts[:, None] + inside)
     return codes[(codes >= 0) & (codes <= top)]
+
+
+def all_codes(fmt: AnyFormat) -> Array:
+    """Every code up to 16 bits; of wider formats those at each binade's edges and the special ones, of both signs."""
+    uint = np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32 if fmt.bits <= 32 else np.uint64
+    if fmt.bits <= 16:
+        return np.arange(1 << fmt.bits).astype(uint)
+    size = some_codes(fmt).astype(np.uint64)
+    if isinstance(fmt, P.IntFormat):
+        size = size[size <= fmt.max_code]
+        return np.concatenate([size, (1 << fmt.bits) - 1 - size]).astype(uint)
+    return np.concatenate([size, size | np.uint64(fmt.sign_mask)]).astype(uint)
 
 
 @functools.lru_cache(maxsize=64)
@@ -269,7 +281,8 @@ def _simplest(wrong: Bools, x: Array) -> int:
     with np.errstate(invalid="ignore"):
         whole = np.where(np.isfinite(fraction), np.ldexp(np.abs(fraction), 53), 0).astype(np.int64)
     length = 53 - np.log2(np.maximum(whole & -whole, 1).astype(np.float64))  # the significand without trailing zeros
-    order = np.lexsort((np.signbit(chosen), np.abs(exponent), length, np.isnan(chosen)))
+    hard = length + np.abs(exponent - 1) / 4  # 1.0625 before 3 * 2^-134
+    order = np.lexsort((np.signbit(chosen), hard, np.isnan(chosen)))
     return int(where[order[0]])
 
 
@@ -304,6 +317,30 @@ def require(
         rounding=rounding,
         input_bits=(int(xi.view(f"u{xi.dtype.itemsize}")),),
         notes=tuple(lines),
+        wrong=int((~right).sum()),
+        of=right.size,
+    )
+
+
+def require_codes(right: Bools, codes: Array, got: Any, expected: Any, fmt: AnyFormat, rounding: str = "") -> None:
+    """Raise Broken for the first code unless `right` is all true; `got` and `expected` are values or codes."""
+    if right.all():
+        return
+    i = int(np.flatnonzero(~right)[0])
+
+    def text(answers: Any) -> str:
+        answer = answers[i]
+        return (
+            code_text(int(answer), fmt) if np.issubdtype(answers.dtype, np.integer) else value_text(float(answer), fmt)
+        )
+
+    raise Broken(
+        where=f"code {int(codes[i]):#04x} = {code_text(int(codes[i]), fmt)}",
+        got=text(got),
+        expected=text(expected),
+        fmt=fmt.name,
+        rounding=rounding,
+        input_bits=(int(codes[i]),),
         wrong=int((~right).sum()),
         of=right.size,
     )

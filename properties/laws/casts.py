@@ -37,6 +37,7 @@ from properties.laws import Broken, Unsupported, law
 from properties.laws._grid import (
     MIRROR,
     NAN_PATTERNS,
+    all_codes,
     around,
     below,
     code_text,
@@ -47,11 +48,11 @@ from properties.laws._grid import (
     overflowed,
     random_inputs,
     require,
+    require_codes,
     rounded_size,
     same,
     signed,
     some_codes,
-    value_text,
     values_of,
     wide,
 )
@@ -115,9 +116,13 @@ def _in_range(x: Array, fmt: AnyFormat, policy: Policy) -> Bools:
         good &= size > 0
     if policy.subnormals in ("flush_results", "flush"):
         good &= size >= 2 * fmt.smallest_normal
-    if policy.subnormals in ("flush_inputs", "flush"):
-        good &= size >= float(np.finfo(x.dtype).smallest_normal)
-    return good
+    return good & ~_flushed(x, policy)
+
+
+def _flushed(x: Array, policy: Policy) -> Bools:
+    """Which x are subnormals of their dtype that the policy takes for zero."""
+    tiny: Bools = np.abs(x) < np.finfo(x.dtype).smallest_normal
+    return tiny & (policy.subnormals in ("flush_inputs", "flush"))
 
 
 def _welcome(x: Array, fmt: AnyFormat, policy: Policy) -> Array:
@@ -129,50 +134,14 @@ def _welcome(x: Array, fmt: AnyFormat, policy: Policy) -> Array:
 # --- Codes ----------------------------------------------------------------------------------------------------------
 
 
-def _codes(fmt: AnyFormat) -> Array:
-    """Every code up to 16 bits; of wider formats those at each binade's edges and the special ones, of both signs."""
-    uint = np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32 if fmt.bits <= 32 else np.uint64
-    if fmt.bits <= 16:
-        return np.arange(1 << fmt.bits).astype(uint)
-    size = some_codes(fmt).astype(np.uint64)
-    if isinstance(fmt, P.IntFormat):
-        size = size[size <= fmt.max_code]
-        return np.concatenate([size, (1 << fmt.bits) - 1 - size]).astype(uint)
-    return np.concatenate([size, size | np.uint64(fmt.sign_mask)]).astype(uint)
-
-
-def _require_codes(right: Bools, codes: Array, got: Any, expected: Any, fmt: AnyFormat, rounding: str = "") -> None:
-    """Raise Broken for the first code unless `right` is all true; `got` and `expected` are values or codes."""
-    if right.all():
-        return
-    i = int(np.flatnonzero(~right)[0])
-
-    def text(answers: Any) -> str:
-        answer = answers[i]
-        return (
-            code_text(int(answer), fmt) if np.issubdtype(answers.dtype, np.integer) else value_text(float(answer), fmt)
-        )
-
-    raise Broken(
-        where=f"code {int(codes[i]):#04x} = {code_text(int(codes[i]), fmt)}",
-        got=text(got),
-        expected=text(expected),
-        fmt=fmt.name,
-        rounding=rounding,
-        input_bits=(int(codes[i]),),
-        wrong=int((~right).sum()),
-        of=right.size,
-    )
-
-
 @law("decoding", source="the format's row in precision.formats")
 def every_code_decodes_right(subject: Codec, fmt: AnyFormat | str) -> None:
     """Every code decodes to the value its bits say."""
     fmt = P.get_format(fmt)
     decode = _offers(subject, "decode")
-    codes = _codes(fmt)
+    codes = all_codes(fmt)
     got, expected = wide(decode(codes, fmt)), np.array([float(exact.decode(int(code), fmt)) for code in codes])
-    _require_codes(same(got, expected), codes, got, expected, fmt)
+    require_codes(same(got, expected), codes, got, expected, fmt)
 
 
 @law("encoding", source="every value has one code; only NaN may have several")
@@ -180,7 +149,7 @@ def decode_encode_is_identity(subject: Codec, fmt: AnyFormat | str, rounding: st
     """A code decoded and encoded again is the same code, in every mode."""
     fmt = P.get_format(fmt)
     encode, policy = _offers(subject, "encode"), subject.policy(fmt)
-    codes = _codes(fmt)
+    codes = all_codes(fmt)
     values = values_of(codes, fmt)
     with np.errstate(all="ignore"):
         given = values.astype(x.dtype)
@@ -189,7 +158,7 @@ def decode_encode_is_identity(subject: Codec, fmt: AnyFormat | str, rounding: st
         kept &= (np.abs(values) >= fmt.smallest_normal) | (values == 0)
     codes, given = codes[kept], given[kept]
     got = np.asarray(encode(given, fmt, rounding))
-    _require_codes(got == codes, codes, got, codes, fmt, rounding)
+    require_codes(got == codes, codes, got, codes, fmt, rounding)
 
 
 @law("encoding", source="rounding and encoding are one decision")
@@ -375,14 +344,17 @@ def powers_of_two_pass_through(subject: Codec, fmt: AnyFormat | str, rounding: s
 
 
 def _off_ties(fmt: AnyFormat, between: AnyFormat, dtype: Any) -> Array:
-    """Inputs that are no tie of `fmt`, nor a value, but become one when they are rounded to `between` first."""
+    """Inputs that are neither a tie nor a value of `fmt`, but become one when they are rounded to `between` first."""
     values = magnitude(some_codes(fmt), fmt)
     points = np.concatenate([values, values[:-1] / 2 + values[1:] / 2])
     points = points[(points >= between.smallest_normal) & (points <= between.max) & on_grid(points, between)]
     spacing = np.ldexp(1.0, np.frexp(points)[1] - 1 - between.mantissa_bits)
     nearby = np.concatenate([points + share * spacing for share in (-0.24, -(2.0**-8), 2.0**-8, 0.24)])
     with np.errstate(all="ignore"):
-        return np.concatenate([around(points, np.zeros(0, dtype), 1), nearby.astype(dtype), (-nearby).astype(dtype)])
+        x = np.concatenate([around(points, np.zeros(0, dtype), 1), nearby.astype(dtype), (-nearby).astype(dtype)])
+    low, high, _ = below(x, fmt)
+    off: Array = x[(low < high) & (np.abs(wide(x)) - low != high - np.abs(wide(x)))]
+    return off
 
 
 def _once(subject: Codec, fmt: AnyFormat, rounding: str, dtype: Any, intermediates: tuple[AnyFormat, ...]) -> None:
@@ -466,7 +438,7 @@ def negatives_without_a_code_follow_the_policy(subject: Codec, fmt: AnyFormat | 
     """A negative number into an unsigned format gives NaN, its lower end, or its magnitude, as the policy says."""
     fmt = P.get_format(fmt)
     choice = subject.policy(fmt).negative
-    x = x[wide(x) < 0]
+    x = x[(wide(x) < 0) & ~_flushed(x, subject.policy(fmt))]
     if choice == "magnitude":
         mirror = MIRROR.get(rounding, rounding)  # up and down mean the magnitude's, or the number's: both are met
         either = [_round(subject, -x, fmt, mode) for mode in {rounding, mirror} & set(subject.roundings(fmt))]
@@ -593,7 +565,7 @@ def overflow_starts_at_the_threshold(subject: Codec, fmt: AnyFormat | str, round
 
 @law("rounding", source="precision.exact: the definition on rational numbers")
 def agrees_with_exact_rationals(subject: Codec, fmt: AnyFormat | str, rounding: str, x: Array) -> None:
-    """The result is the one that exact rational arithmetic gives under the subject's policy, on a few hundred inputs."""
+    """The result is what exact rational arithmetic gives under the subject's policy, on a few hundred inputs."""
     fmt = P.get_format(fmt)
     policy = subject.policy(fmt)
     x = _welcome(x, fmt, policy)

@@ -1,0 +1,229 @@
+"""Laws that number formats, casts and attention must obey, for us and for anyone else.
+
+A *subject* (`properties.subjects`) is judged by *laws* (`properties.laws`): plain functions, each named as a claim. Run
+them from here, from pytest (`pytest --pyargs properties.suite --subject mylib.adapter:codec`) or with `halfulp verify`.
+
+>>> import numpy as np
+>>> import properties
+>>> def truncate(x, fmt, rounding):  # a cast somebody wrote
+...     return (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+>>> mine = properties.from_function(truncate, formats=["bfloat16"], policy="ieee")
+>>> properties.check("rounding.ties_go_to_even", mine, max_examples=0)
+Traceback (most recent call last):
+properties.laws.Broken: rounding.ties_go_to_even[bfloat16]: A tie between two neighbours goes to the even one.
+  at        x = 1.01171875 (float32 0x3f818000)
+  got       1.0078125 = 0_01111111_0000001
+  expected  1.015625 = 0_01111111_0000010
+  neighbours 1.0078125 = 0_01111111_0000001 and 1.015625 = 0_01111111_0000010
+  wrong     32638 of 65278
+
+Importing this package loads neither torch nor ml_dtypes nor Hypothesis.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from properties.laws import Broken, Case, Law, Unsupported, Verdict, laws
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from precision.formats import AnyFormat
+    from properties.laws.casts import critical_inputs
+    from properties.subjects import Codec, from_function, load
+
+__all__ = [
+    "Broken",
+    "Case",
+    "Law",
+    "Unsupported",
+    "Verdict",
+    "cases",
+    "check",
+    "critical_inputs",
+    "from_function",
+    "inputs",
+    "judge",
+    "laws",
+    "load",
+    "matches",
+    "verdict",
+]
+
+_LAZY = {"critical_inputs": "laws.casts", "from_function": "subjects", "load": "subjects"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def matches(pattern: str, law_id: str) -> bool:
+    """Whether a pattern means a law id: * is anything, ? one character, and all else, brackets included, itself."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), law_id) is not None
+
+
+def cases(
+    subject: Codec,
+    *,
+    formats: Iterable[AnyFormat | str] | None = None,
+    roundings: Iterable[str] | None = None,
+    only: str = "*",
+) -> list[Case]:
+    """Every law on casts in every format and mode in which the subject makes it meaningful, format by format.
+
+    `formats` and `roundings` narrow what the subject offers, `only` is a pattern on law ids without their case
+    ("rounding.*"). Raises ValueError for a format or mode that the subject does not offer, or a pattern without a law.
+    """
+    import precision as P
+
+    offered = [P.get_format(fmt) for fmt in subject.formats]
+    chosen = offered if formats is None else [P.get_format(fmt) for fmt in formats]
+    for fmt in chosen:
+        if fmt not in offered:
+            raise ValueError(f"{subject.name} does not offer {fmt}; it offers {', '.join(map(str, offered))}")
+    wanted = None if roundings is None else list(roundings)
+    modes_offered = {mode for fmt in offered for mode in subject.roundings(fmt)}
+    for mode in wanted or ():
+        if mode not in modes_offered:
+            raise ValueError(
+                f"{subject.name} does not offer rounding {mode!r}; it offers {', '.join(sorted(modes_offered))}"
+            )
+    found: list[Case] = []
+    for fmt in chosen:
+        policy = subject.policy(fmt)
+        found += [Case(law, fmt, "") for law in laws("decoding").values()]
+        for rounding in subject.roundings(fmt):
+            if wanted is None or rounding in wanted:
+                families = ("stochastic",) if rounding == "stochastic" else ("rounding", "encoding")
+                every = [law for family in families for law in laws(family).values()]
+                found += [Case(law, fmt, rounding) for law in every if law.applies(fmt, rounding, policy)]
+    kept = [case for case in found if matches(only, case.law.id)]
+    if found and not kept:
+        raise ValueError(
+            f"no law is called {only!r}: there are {', '.join(dict.fromkeys(case.law.id for case in found))}"
+        )
+    return kept
+
+
+def inputs(subject: Codec, fmt: AnyFormat | str, *, deep: bool = False, seed: int = 0) -> list[NDArray[Any]]:
+    """The inputs of one format: the critical ones and some drawn evenly over bit patterns (2^20 if deep, else 2^12).
+
+    One array per input dtype that the subject claims; of formats over 8 bits only the first dtype, unless deep.
+    """
+    import numpy as np
+
+    import precision as P
+    from properties.laws.casts import critical_inputs, random_inputs
+
+    claimed = getattr(subject, "inputs", ("float32",))
+    if P.get_format(fmt).bits > 8 and not deep:
+        claimed = claimed[:1]
+    count = 1 << (20 if deep else 12)
+    return [np.concatenate([critical_inputs(fmt, d), random_inputs(count, d, seed=seed)]) for d in claimed]
+
+
+def verdict(case: Case, subject: Codec, xs: Iterable[NDArray[Any]]) -> Verdict:
+    """Whether one law holds in one case on all of `xs`; what the subject raises becomes the verdict "error"."""
+    start = time.perf_counter()
+    name, fmt = case.law.id, str(case.fmt)
+
+    def found(status: Any, detail: str = "", counterexample: Broken | None = None) -> Verdict:
+        return Verdict(name, fmt, case.rounding, status, detail, counterexample, time.perf_counter() - start)
+
+    try:
+        if case.law.id.startswith("decoding."):
+            case.law(subject, case.fmt)
+        else:
+            for x in xs:
+                case.law(subject, case.fmt, case.rounding, x)
+    except Broken as broken:
+        return found("broken", str(broken), broken)
+    except Unsupported as unsupported:
+        return found("unsupported", str(unsupported))
+    except Exception as error:  # noqa: BLE001 - whatever the subject raises
+        return found("error", f"{type(error).__name__}: {error}")
+    return found("holds")
+
+
+def judge(
+    subject: Codec,
+    *,
+    formats: Iterable[AnyFormat | str] | None = None,
+    roundings: Iterable[str] | None = None,
+    only: str = "*",
+    deep: bool = False,
+    seed: int = 0,
+    progress: Callable[[int, int, Case], None] | None = None,
+) -> Iterator[Verdict]:
+    """Judge a subject by all cast laws; yields one `Verdict` per law, format and mode, as they are found.
+
+    The inputs are every critical one of each format and some random patterns from `seed`, many if `deep`.
+    `progress(done, total, case)` is called before each. Raises as `cases` does, before the first verdict.
+    """
+    todo = cases(subject, formats=formats, roundings=roundings, only=only)
+
+    def run() -> Iterator[Verdict]:
+        current, xs = None, list[Any]()
+        for done, case in enumerate(todo):
+            if progress is not None:
+                progress(done, len(todo), case)
+            if case.fmt != current:
+                current, xs = case.fmt, inputs(subject, case.fmt, deep=deep, seed=seed)
+            yield verdict(case, subject, xs)
+
+    return run()
+
+
+def check(
+    law: Law | str,
+    subject: Codec | str,
+    *,
+    formats: Iterable[AnyFormat | str] | None = None,
+    roundings: Iterable[str] | None = None,
+    max_examples: int = 100,
+) -> None:
+    """Check one law, without pytest: raises Broken with the simplest counterexample, or returns.
+
+    `law` is a law or its id, `subject` a codec or what `load` takes. In every format and mode that the subject offers:
+    first the critical inputs, then `max_examples` arrays that Hypothesis draws near ties and over all patterns.
+    Raises Unsupported where the subject lacks what the law needs in every case, ValueError for an unknown name.
+    """
+    from properties.subjects import load
+
+    codec = load(subject) if isinstance(subject, str) else subject
+    name = law if isinstance(law, str) else law.id
+    todo = cases(codec, formats=formats, roundings=roundings, only=name)
+    unsupported: list[Unsupported] = []
+    for case in todo:
+        try:
+            _check_case(case, codec, max_examples)
+        except Unsupported as lacking:
+            unsupported.append(lacking)
+    if todo and len(unsupported) == len(todo):
+        raise unsupported[0]
+
+
+def _check_case(case: Case, subject: Codec, max_examples: int) -> None:
+    if case.law.id.startswith("decoding."):
+        case.law(subject, case.fmt)
+        return
+    for x in inputs(subject, case.fmt):
+        case.law(subject, case.fmt, case.rounding, x)
+    if max_examples:
+        import hypothesis
+
+        from properties import strategies
+
+        @hypothesis.settings(max_examples=max_examples, deadline=None, database=None)
+        @hypothesis.given(strategies.inputs(case.fmt))
+        def drawn(x: NDArray[Any]) -> None:
+            case.law(subject, case.fmt, case.rounding, x)
+
+        drawn()

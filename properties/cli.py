@@ -1,0 +1,703 @@
+"""The `halfulp` command: prove this machine, inspect checkpoints, look at formats and codes.
+
+    halfulp verify                                  every law on our formats, casts and attention, on this machine
+    halfulp inspect model.safetensors               what each format would cost a checkpoint
+    halfulp formats                                 every format in one table
+    halfulp show 0x7e --format float8_e4m3fn        the bits, value, neighbours and thresholds of a code
+
+Exit status: 0 what was asked holds, 1 something was found, 2 the request was wrong (one line on standard error: what
+was given, what is allowed, the remedy), 130 interrupted, 141 the reader of the output went away. Every command has
+`--json`: one document on standard output and nothing else there; progress goes to standard error, as a bar on a
+terminal and as lines elsewhere.
+
+This module parses and prints; what is printed is computed elsewhere. Importing it loads neither NumPy nor torch.
+
+>>> from properties.cli import main
+>>> main(["show", "464", "--format", "float8_e4m3fn", "--rounding", "toward_negative"])  # doctest: +ELLIPSIS
+464 rounded toward_negative, policy saturate: 448, an error of -0.5 ulp
+<BLANKLINE>
+float8_e4m3fn  0x7e
+...
+>>> main(["show", "0x7e"])  # the line goes to standard error
+2
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from precision.formats import AnyFormat
+    from properties.report import Report, Result, Task
+
+__all__ = ["main"]
+
+Draw = Callable[[int, int, str], None]
+
+
+class Refused(Exception):
+    """A wrong request: what was given, what is allowed, the remedy; a line each if there are several."""
+
+
+class _Commands(TyperGroup):
+    """Says which commands there are when one is unknown."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names; raises Refused if there is none."""
+        name, known = args[0], list(self.commands)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise Refused(f"unknown command {name!r}: {hint}there are {', '.join(known)}; see halfulp --help")
+        return super().resolve_command(ctx, args)
+
+
+# A command parses its arguments and returns what is to be done: typer has handlers of its own for what goes wrong while
+# it parses, and none of them may stand between the work and `main`.
+app = typer.Typer(cls=_Commands, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+Work = Callable[[], int]
+_UsageError: Any = typer.BadParameter.__mro__[
+    2
+]  # ClickException: of click, or of the copy of it that newer typers have
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+FormatsOption = Annotated[
+    list[str] | None, typer.Option("--formats", metavar="A,B", help="Only these formats (halfulp formats lists all).")
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line (`sys.argv` by default) and return the exit status, as the module's docstring lists them."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    command = next((f"halfulp {name}" for name in arguments[:1] if name in _commands()), "halfulp")
+    try:
+        todo = app(args=arguments, prog_name="halfulp", standalone_mode=False)
+        status = int(todo() if callable(todo) else todo or 0)
+        sys.stdout.flush()
+    except Refused as refused:
+        return _refuse(command, str(refused))
+    except _UsageError as wrong:  # its message is a sentence that does not say what to do
+        return _refuse(command, f"{' '.join(wrong.format_message().split()).rstrip('.')}; see {command} --help")
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return 141
+    return status
+
+
+def _refuse(command: str, text: str) -> int:
+    for line in text.splitlines():
+        print(f"{command}: {line}", file=sys.stderr)
+    return 2
+
+
+def _commands() -> list[str]:
+    return [str(command.name) for command in app.registered_commands]
+
+
+@app.callback(invoke_without_command=True)
+def _halfulp(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Version and where the packages are.")] = False,
+) -> None:
+    """Low-precision numbers, bit for bit; laws to prove them; attention judged by proven bounds."""
+    if version:
+        import importlib.util
+
+        import precision as P
+
+        print(f"halfulp {P.__version__}")
+        for name in ("precision", "attention", "properties"):  # the names are common: say whose they are
+            spec = importlib.util.find_spec(name)
+            print(f"{name:<10} {Path(spec.origin).parent if spec and spec.origin else 'not found'}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+# --- Asking and printing ----------------------------------------------------------------------------------------------
+
+
+def _console(*, stderr: bool = False, least: int = 0) -> Console:
+    """A console that is wide where it is no terminal, has `least` columns, and lets a closed pipe be noticed."""
+    from rich.console import Console
+
+    class Plain(Console):
+        """Leaves a broken pipe to `main`: rich would exit with status 1, which here means that something was found."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    stream = sys.stderr if stderr else sys.stdout
+    columns = shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else 240
+    return Plain(file=stream, width=max(columns, least), highlight=False, emoji=False, markup=False)
+
+
+def _print_json(document: Any) -> int:
+    print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+    return 0
+
+
+def _format(name: str) -> AnyFormat:
+    """The format of a name; raises Refused for an unknown one."""
+    import precision as P
+
+    try:
+        return P.get_format(name)
+    except ValueError as wrong:
+        raise Refused(str(wrong).replace("P.formats()", "halfulp formats")) from wrong
+
+
+def _formats(given: Sequence[str] | None) -> list[AnyFormat] | None:
+    """The formats of an option that takes "a,b" and may be repeated; None where it was not given."""
+    if given is None:
+        return None
+    names = [name.strip() for part in given for name in part.split(",") if name.strip()]
+    if not names:
+        raise Refused("an empty list of formats: name some, as in float8_e4m3fn,bfloat16; halfulp formats lists all")
+    return [_format(name) for name in names]
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Draw | None]:
+    """A function (done, total, what) that draws a progress bar on standard error: None where that is no terminal."""
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    percent, what = TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.description}")
+    with Progress(BarColumn(), percent, TimeElapsedColumn(), what, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- halfulp verify ---------------------------------------------------------------------------------------------------
+
+_SHOWN = 20  # findings that are printed in full; --json has all
+
+
+@app.command("verify")
+def _verify_command(
+    formats: FormatsOption = None,
+    deep: Annotated[bool, typer.Option("--deep", help="More inputs, and all 2^32 of every recorded cast.")] = False,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes.", show_default="CPUs")] = None,
+    as_json: JsonOption = False,
+) -> Work:
+    """Prove this machine: all laws on casts, recorded GPU bits, attention and, where there is one, the CUDA device."""
+    return functools.partial(_verify, formats, deep, jobs or _cpus(), as_json)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _verify(formats: list[str] | None, deep: bool, jobs: int, as_json: bool) -> int:
+    from properties import report
+
+    chosen = _formats(formats)
+    with _bar() as draw:
+        if draw is None:
+            print(
+                f"halfulp verify: processes {jobs}, formats {'all' if chosen is None else len(chosen)}", file=sys.stderr
+            )
+        progress = _Lines().finished if draw is None else functools.partial(_draw_task, draw)
+        found = report.verify(formats=chosen, deep=deep, jobs=jobs, progress=progress)
+    if as_json:
+        _print_json(found.as_dict())
+    else:
+        _print_report(found)
+    return 0 if found.ok else 1
+
+
+def _draw_task(draw: Draw, done: int, total: int, task: Task, results: Sequence[Result], seconds: float) -> None:
+    draw(done, total, f"{task.part} {task.column}")
+
+
+class _Lines:
+    """Progress where there is no terminal: a line at every tenth of the work, and for whatever is found."""
+
+    def __init__(self) -> None:
+        self.start, self.cases, self.tenth = time.monotonic(), 0, 0
+
+    def finished(self, done: int, total: int, task: Task, results: Sequence[Result], seconds: float) -> None:
+        """Called after each task."""
+        self.cases += len(results)
+        for law in dict.fromkeys(r.law for r in results if not r.ok):
+            print(f"{task.part} {task.column}: {law} is BROKEN", file=sys.stderr, flush=True)
+        if 10 * done // total > self.tenth:
+            self.tenth = 10 * done // total
+            took = time.monotonic() - self.start
+            text = f"{100 * done // total:3d} %  {took:4.0f} s  {self.cases} cases, now {task.part} {task.column}"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _print_report(found: Report) -> None:
+    from rich.text import Text
+
+    console = _console()
+    symbols = "✓✗–" if _encodable("✓✗–") else "+X-"
+    casts, attention = ("casts", "silicon", "cuda"), ("attention",)
+    widest = max(map(len, found.laws()), default=0) + 2 * len(found.columns(*casts))
+    for parts in (casts, attention):
+        for line in found.grid(*parts, symbols=symbols, gap=" " if widest < console.width else ""):
+            text = Text(line)
+            for symbol, style in zip(symbols, ("green", "bold red", "dim"), strict=True):
+                text.highlight_words([symbol], style)
+            console.print(text, soft_wrap=True)
+        console.print()
+    console.print(f"{symbols[0]} holds   {symbols[1]} broken   {symbols[2]} without a meaning there, or not offered\n")
+    first: dict[tuple[str, str], Result] = {}
+    for result in found.found:
+        first.setdefault((result.law, result.column), result)
+    for result in list(first.values())[:_SHOWN]:
+        console.print(Text(f"{result.subject}: {result.detail}\n", "red"), soft_wrap=True)
+    if len(first) > _SHOWN:
+        console.print(f"... and {len(first) - _SHOWN} more; --json lists all\n")
+    for name, value in found.environment.items():
+        console.print(f"{name:<10} {value}", soft_wrap=True)
+    console.print(Text(f"\n{found.summary()}", "bold green" if found.ok else "bold red"), soft_wrap=True)
+
+
+# --- halfulp inspect --------------------------------------------------------------------------------------------------
+
+
+@app.command("inspect")
+def _inspect_command(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="safetensors, .npy, .npz, .pt, an index, or a folder.")
+    ],
+    formats: FormatsOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Every signed float format of at most 16 bits.")] = False,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", metavar="A,B", help="Exit status 1 if a value overflows in these.")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="No SQNR of float32 and float64: one pass.")] = False,
+    top: Annotated[int, typer.Option("--top", min=1, help="Worst tensors to list for each format.")] = 1,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every tensor.")] = False,
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A row for each tensor and format.")] = False,
+) -> Work:
+    """What each format would cost a checkpoint: overflow, underflow, accuracy and bytes, tensor by tensor."""
+    if every and formats is not None:
+        raise Refused("--formats and --all say different things: give one of them")
+    if as_json and as_csv:
+        raise Refused("--json and --csv are two forms of the same output: give one of them")
+    output = "json" if as_json else "csv" if as_csv else "text"
+    return functools.partial(_inspect, paths, formats, every, check, fast, top, verbose, output)
+
+
+def _inspect(
+    paths: list[str],
+    names: list[str] | None,
+    every: bool,
+    check: list[str] | None,
+    fast: bool,
+    top: int,
+    verbose: bool,
+    output: str,
+) -> int:
+    from precision import inspection
+
+    formats = "all" if every else _formats(names) or "default"
+    checked = _formats(check) or []
+    try:
+        with _bar() as draw:
+            progress = draw or _Seldom()
+            found = inspection.inspect(paths, formats=formats, check=checked, fast=fast, progress=progress)
+    except (ValueError, OSError) as wrong:  # files and formats that cannot be inspected, a line each
+        raise Refused(str(wrong)) from wrong
+    if output == "json":
+        _print_json(found.as_dict())
+    elif output == "csv":
+        import csv
+
+        csv.writer(sys.stdout, lineterminator="\n").writerows(found.csv_rows())
+    else:
+        print(found)
+        for table in found.tables(top)[1:]:
+            print(f"\n{table}")
+        if verbose:
+            columns = ("tensor", "size", "zeros", "NaN", "Inf", "subnormal", "largest", "dtype and shape")
+            rows = tuple(
+                (t.name, *map(str, (t.size, t.zeros, t.nan, t.infinite, t.subnormal)), f"{t.amax:.6g}", _stored(t))
+                for t in found.tensors
+            )
+            print(f"\n{inspection.Table(columns, rows)}")
+    return found.exit_status
+
+
+def _stored(tensor: Any) -> str:
+    return f"{tensor.dtype} {'×'.join(map(str, tensor.shape)) or 'scalar'} {tensor.remark}".rstrip()
+
+
+class _Seldom:
+    """Progress where there is no terminal: a line every ten seconds."""
+
+    def __init__(self) -> None:
+        self.next = time.monotonic() + 10
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        if time.monotonic() >= self.next:
+            self.next += 10
+            print(f"{100 * done // max(total, 1):3d} %  {what}", file=sys.stderr, flush=True)
+
+
+# --- halfulp formats --------------------------------------------------------------------------------------------------
+
+
+@app.command("formats")
+def _formats_command(as_json: JsonOption = False) -> Work:
+    """Every format: bits, range, spacing, thresholds, special codes, source."""
+    return functools.partial(_list_formats, as_json)
+
+
+def _list_formats(as_json: bool) -> int:
+    import precision as P
+
+    if as_json:
+        return _print_json([_format_dict(fmt) for fmt in P.formats()])
+    from rich.table import Table
+
+    console = _console(least=120)
+    columns = ["name", "bits", "e/m", "bias", "max", "normal", "subnormal", "eps", "overflow", "Inf", "NaN", "source"]
+    if console.width < 192:
+        columns.pop()
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in table.columns:
+        column.no_wrap, column.justify = True, "right" if column.header in ("bits", "bias", "max") else "left"
+    for f in P.formats():
+        facts = _format_dict(f)
+        fields = f"{facts['exponent_bits']}/{facts['mantissa_bits']}" if "bias" in facts else "–"
+        subnormal = "–" if f.smallest_subnormal == f.smallest_normal else _short(f.smallest_subnormal)
+        numbers = (_short(f.max), _short(f.smallest_normal), subnormal, _short(f.eps), _overflow(f))
+        special = ("yes" if f.infinities else "–", facts["nan"].replace("none", "–").replace("_", " "))
+        row = (f.name, str(f.bits), fields, str(facts.get("bias", "–")), *numbers, *special, f.source)
+        table.add_row(*row[: len(columns)])
+    console.print(table)
+    console.print(
+        "\nnormal, subnormal: the smallest ones. overflow: what rounds beyond max in nearest even; --json has more."
+    )
+    return 0
+
+
+def _format_dict(fmt: AnyFormat) -> dict[str, Any]:
+    """All facts of a format for JSON; a threshold that no float64 holds is written out."""
+    from dataclasses import fields
+
+    written = {f.name: getattr(fmt, f.name) for f in fields(fmt) if f.init}
+    facts = {"bits": fmt.bits, "infinities": fmt.infinities, "nan": "none"} | written
+    for name in ("max", "min", "smallest_normal", "smallest_subnormal", "eps", "overflow_threshold", "overflow_tie"):
+        facts[name] = _json_number(getattr(fmt, name))
+    facts["underflow_threshold"] = _json_number(fmt.underflow_threshold)
+    return facts | {"number_of_values": fmt.number_of_values}
+
+
+def _json_number(x: Any) -> Any:
+    if isinstance(x, Fraction):
+        return float(x) if abs(x) < 2**1023 and Fraction(float(x)) == x else _exact(x)
+    return x if not isinstance(x, float) or math.isfinite(x) else str(x)
+
+
+def _exact(x: Fraction) -> str:
+    """A dyadic fraction as n × 2^k with an odd n."""
+    if x == 0:
+        return "0"
+    numerator = abs(x.numerator)
+    power = (numerator & -numerator).bit_length() - 1
+    odd, power = numerator >> power, power - (x.denominator.bit_length() - 1)
+    sign = "-" if x < 0 else ""
+    if power == 0:
+        return f"{sign}{odd}"
+    return f"{sign}2^{power}" if odd == 1 else f"{sign}{odd} × 2^{power}"
+
+
+def _short(x: float | Fraction) -> str:
+    """A number in a few characters: small and huge powers of two as such."""
+    exact = Fraction(x)
+    power = _exact(exact)
+    if power.startswith("2^") and not 1 <= exact < 2**20:
+        return power
+    return f"{Decimal(exact.numerator) / Decimal(exact.denominator):.{11 if exact < 10**10 else 6}g}"
+
+
+# --- halfulp show -----------------------------------------------------------------------------------------------------
+
+
+_SIGNED_WORD = re.compile(r"-(inf|nan)", re.IGNORECASE)
+
+
+@app.command("show", context_settings={"ignore_unknown_options": True})  # -0.0 and -inf are values
+def _show_command(
+    what: Annotated[list[str], typer.Argument(metavar="CODE_OR_VALUE", help="0x7e or 0b1111110; 464, -0.0, nan, 1/3.")],
+    fmt: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Its format.")] = None,
+    rounding: Annotated[str | None, typer.Option("--rounding", help="How a value is rounded [nearest_even].")] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="Where rounding has no answer [saturate].")] = None,
+    as_json: JsonOption = False,
+) -> Work:
+    """Draw a code: its bits, class, exact value, neighbours, midpoints and the format's thresholds.
+
+    0x7e and 0b1111110 are codes. Anything else is a number, which is rounded to the format first.
+    """
+    unknown = [text for text in what if re.match(r"--?[A-Za-z]", text) and not _SIGNED_WORD.match(text)]
+    if unknown:
+        raise Refused(f"no such option: {unknown[0]}; see halfulp show --help")
+    if len(what) > 1:
+        raise Refused(f"{len(what)} codes or values given ({' '.join(what)}): show takes one")
+    if fmt is None:
+        raise Refused("of which format? add --format, as in --format float8_e4m3fn; halfulp formats lists all")
+    return functools.partial(_show, what[0], fmt, rounding, policy, as_json)
+
+
+def _show(text: str, name: str, rounding: str | None, policy: str | None, as_json: bool) -> int:
+    fmt = _format(name)
+    code, rounded = _code_of(text, fmt), None
+    if code is None:
+        code, rounded = _rounded(text, fmt, rounding or "nearest_even", policy or "saturate")
+    elif rounding or policy:
+        raise Refused(f"{text} is a code, which is not rounded: leave --rounding and --policy out, or give a number")
+    facts = _facts(code, fmt) | {"rounded": rounded, "limits": _format_dict(fmt)}
+    if as_json:
+        return _print_json(facts)
+    _print_facts(facts, fmt)
+    return 0
+
+
+def _code_of(text: str, fmt: AnyFormat) -> int | None:
+    """The code that is written as 0x... or 0b..., None for anything else; raises Refused where there is none such."""
+    if not re.fullmatch(r"0[xX][0-9a-fA-F_]+|0[bB][01_]+", text):
+        return None
+    try:
+        code = int(text, 0)
+    except ValueError as wrong:  # 0x_ and the like
+        raise Refused(f"{text!r} is no code: write 0x7e or 0b1111110") from wrong
+    if code >> fmt.bits:
+        raise Refused(f"there is no code {text}: {fmt} has {fmt.bits} bits, codes 0x0 to {(1 << fmt.bits) - 1:#x}")
+    return code
+
+
+def _parsed(text: str) -> Fraction | float:
+    """A number as written, exactly; a float where a Fraction would lose something: -0.0, inf, nan."""
+    wrong = f"{text!r} is neither a code (0x7e, 0b1111110) nor a number (464, -0.0, 1e-3, 1/3, 0x1.8p3, inf, nan)"
+    try:
+        if re.fullmatch(r"[+-]?0[xX].*", text):
+            number = float.fromhex(text)
+        elif "/" in text:
+            return Fraction(text)
+        else:
+            exact = Decimal(text)
+            if exact.is_finite() and exact and abs(exact.adjusted()) > 5000:
+                raise Refused(f"{text} is beyond 1e±5000, where no format has anything to show: give a number within")
+            if exact.is_finite() and exact:
+                return Fraction(exact)
+            number = float(text)
+    except (ArithmeticError, ValueError) as error:
+        raise Refused(wrong) from error
+    return Fraction(number) if math.isfinite(number) and number else number
+
+
+def _rounded(text: str, fmt: AnyFormat, rounding: str, policy: str) -> tuple[int, dict[str, Any]]:
+    """The code of a number, rounded once from what was written, and how far off it is."""
+    import precision as P
+
+    for what, given, known in (("rounding", rounding, P.ROUNDINGS), ("policy", policy, P.POLICIES)):
+        if given not in known:
+            raise Refused(f"unknown {what} {given!r}: there are {', '.join(known)}")
+    x = _parsed(text)
+    code: int = P.exact.round(x, fmt, rounding=rounding, policy=policy)
+    value, error = P.exact.decode(code, fmt), None
+    if value.kind == "finite" and (isinstance(x, Fraction) or math.isfinite(x)):
+        clamped = float(min(max(Fraction(x), Fraction(fmt.min)), Fraction(fmt.max)))
+        error = float((value.value - Fraction(x)) / Fraction(float(P.ulp(clamped, fmt))))
+    return code, {"from": text, "rounding": rounding, "policy": policy, "error_ulp": error}
+
+
+def _facts(code: int, fmt: AnyFormat) -> dict[str, Any]:
+    """What there is to know of a code, as JSON has it."""
+    import numpy as np
+
+    import precision as P
+
+    value = float(P.decode(np.uint64(code), fmt, "float64"))
+    digits, exact = f"{code:0{fmt.bits}b}", math.isfinite(value)
+    cuts = {"bits": fmt.bits}
+    if isinstance(fmt, P.Format):
+        cuts = {"sign": int(fmt.signed), "exponent": fmt.exponent_bits, "mantissa": fmt.mantissa_bits}
+    at, drawn = 0, {}
+    for part, size in cuts.items():
+        if size:
+            drawn[part] = digits[at : at + size]
+        at += size
+    return {
+        "format": fmt.name,
+        "code": code,
+        "fields": drawn,
+        "class": P.CLASSES[int(P.classify(np.uint64(code), fmt))],
+        "value": _json_number(value),
+        "exact": _exact(Fraction(value)) if exact else None,
+        "hex": re.sub(r"\.?0*p", "p", value.hex()) if exact else None,
+        "below": _neighbour(code, value, fmt, up=False),
+        "above": _neighbour(code, value, fmt, up=True),
+    }
+
+
+def _neighbour(code: int, value: float, fmt: AnyFormat, *, up: bool) -> dict[str, Any] | None:
+    """The next value in a direction with its code, the midpoint on the way, and the code that a tie there goes to.
+
+    Beyond the last finite value the threshold of overflow stands for the midpoint, and the value is NaN or missing
+    where the next code is NaN or there is none. None if there is nothing to say.
+    """
+    import numpy as np
+
+    import precision as P
+
+    there = float((P.next_up if up else P.next_down)(np.float64(value), fmt))
+    moved, outward = there != value, up or fmt.signed
+    if math.isnan(value) or (math.isinf(value) and not moved):
+        return None
+    found: dict[str, Any] = {"code": None, "value": None}
+    if moved:
+        found = {"code": int(P.encode(np.float64(there), fmt, policy="ieee")), "value": _json_number(there)}
+    elif outward and code + 1 < 1 << fmt.bits and np.isnan(P.decode(np.uint64(code + 1), fmt)):
+        found = {"code": code + 1, "value": "nan"}
+    if moved and math.isfinite(there) and math.isfinite(value):
+        middle = (Fraction(value) + Fraction(there)) / 2
+    elif outward:
+        top = Fraction(fmt.overflow_threshold)
+        middle = top if max(value, there) > 0 else Fraction(fmt.min) - (top - Fraction(fmt.max))
+    else:
+        return None
+    tie = P.exact.round(middle, fmt, policy="ieee")
+    return found | {"midpoint": _json_number(middle), "midpoint_text": _decimal(middle), "tie": tie}
+
+
+def _decimal(x: Fraction | float) -> str:
+    """A number in decimal with all its digits, or as n × 2^k where they are many."""
+    if not isinstance(x, Fraction):
+        if not math.isfinite(x) or x == 0:
+            return {"nan": "NaN", "0.0": "0", "-0.0": "-0"}.get(str(x), str(x))
+        x = Fraction(x)
+    with localcontext(prec=2000):  # a float64 has up to 767 digits
+        exact = (Decimal(x.numerator) / Decimal(x.denominator)).normalize()
+        if len(exact.as_tuple().digits) > 20:
+            return f"{_exact(x)} ≈ {exact:.6g}"
+        return f"{exact:f}" if -7 < exact.adjusted() < 20 else f"{exact:e}"
+
+
+def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> None:
+    from rich.text import Text
+
+    console = _console()
+    width = -(-fmt.bits // 4) + 2
+
+    def coded(code: int | None, value: Any) -> str:
+        return "nothing" if code is None else f"{code:#0{width}x} = {_decimal(float(value))}"
+
+    def line(name: str, text: str) -> None:
+        console.print(Text(f"{name:<10} ", "dim").append(Text(text, "default")), soft_wrap=True)
+
+    value, rounded = float(facts["value"]), facts["rounded"]
+    if rounded:
+        off = {None: "", 0.0: ", exactly"}.get(rounded["error_ulp"], f", an error of {rounded['error_ulp'] or 0:g} ulp")
+        how = f"rounded {rounded['rounding']}, policy {rounded['policy']}"
+        console.print(f"{rounded['from']} {how}: {_decimal(value)}{off}\n", soft_wrap=True)
+    console.print(Text(f"{fmt}  {facts['code']:#0{width}x}", "bold"))
+    console.print()
+    for drawn in _drawing(facts, fmt):
+        console.print(drawn, soft_wrap=True)
+    console.print()
+    line("class", facts["class"])
+    forms = [_decimal(value), *(str(facts[key]) for key in ("exact", "hex") if value and facts[key])]
+    line("value", " = ".join(form for i, form in enumerate(forms) if i == 0 or form not in forms[0]))
+    for side in ("above", "below"):
+        there = facts[side]
+        if there is None:
+            line(side, "nothing")
+            continue
+        edge = there["value"] in (None, "nan", "inf", "-inf") or math.isinf(value)
+        text = f"{coded(there['code'], there['value'])}; {'overflow threshold' if edge else 'midpoint'}"
+        line(side, f"{text} {there['midpoint_text']}, a tie goes to {there['tie']:#0{width}x}")
+    line("format", _limits(fmt))
+
+
+def _limits(fmt: AnyFormat) -> str:
+    facts = [
+        f"max {_short(fmt.max)}",
+        f"overflow {_overflow(fmt)}",
+        f"smallest normal {_short(fmt.smallest_normal)}",
+    ]
+    if fmt.smallest_subnormal != fmt.smallest_normal:
+        facts.append(f"subnormal {_short(fmt.smallest_subnormal)}")
+    if fmt.underflow_threshold is not None:
+        facts.append(f"zero ≤ {_short(fmt.underflow_threshold)}")
+    return ", ".join(facts)
+
+
+def _overflow(fmt: AnyFormat) -> str:
+    return f"{'≥' if fmt.overflow_tie == 'overflows' else '>'} {_short(fmt.overflow_threshold)}"
+
+
+_COLOURS = {"sign": "red", "exponent": "green", "mantissa": "cyan", "bits": "cyan"}
+
+
+def _drawing(facts: dict[str, Any], fmt: AnyFormat) -> list[Text]:
+    """Three lines: the names of the fields, their bits, what they mean."""
+    from rich.text import Text
+
+    rows: list[tuple[str, str, str, str]] = []
+    for part, bits in facts["fields"].items():
+        rows.append((part, bits, _meaning(part, bits, facts["class"], fmt), _COLOURS[part]))
+    lines = [Text("  ") for _ in range(3)]
+    for *texts, colour in rows:
+        width = max(map(len, texts)) + 2
+        for text, drawn, style in zip(texts, lines, ("dim", f"bold {colour}", colour), strict=True):
+            drawn.append(f"{text:<{width}}", style)
+    return lines
+
+
+def _meaning(part: str, bits: str, kind: str, fmt: AnyFormat) -> str:
+    field = int(bits, 2)
+    if part == "bits":
+        return "two's complement" if fmt.signed else "unsigned"
+    if part == "sign":
+        return "-" if field else "+"
+    if kind in ("nan", "infinity"):
+        return _decimal(float("nan" if kind == "nan" else "inf")) if part == "exponent" else ""
+    subnormal = kind in ("zero", "subnormal")
+    if part == "exponent":
+        return f"2^{fmt.emin if subnormal else field + fmt.emin - int(fmt.zero)}"
+    return f"{int(not subnormal)} + {field}/{1 << len(bits)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

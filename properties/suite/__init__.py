@@ -1,0 +1,1 @@
+"""The tests a stranger runs: `pytest --pyargs properties.suite --subject mylib.adapter:codec` (`properties.plugin`)."""
