@@ -91,7 +91,13 @@ def bench_round_modes(benchmark: Any, values: Any, kernel: str, rounding: str) -
         how: Any = P.stochastic(random_bits=r, bits=8)
     else:
         how = rounding
-    _run(benchmark, rounding, f"round float8_e4m3fn by mode ({kernel}) | {n}", n, lambda: P.round_to(x, "e4m3fn", rounding=how))
+    _run(
+        benchmark,
+        rounding,
+        f"round float8_e4m3fn by mode ({kernel}) | {n}",
+        n,
+        lambda: P.round_to(x, "e4m3fn", rounding=how),
+    )
 
 
 @pytest.mark.parametrize("source", ["float32", "float64", "torch"])
@@ -106,14 +112,18 @@ def bench_round_sources(benchmark: Any, values: Any, kernel: str, name: str, sou
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
 @pytest.mark.parametrize("who", ["ours", "torch", "ml_dtypes"])
 @pytest.mark.parametrize("direction", ["encode", "decode"])
-def bench_codes(benchmark: Any, values: Any, monkeypatch: pytest.MonkeyPatch, direction: str, who: str, name: str) -> None:
+def bench_codes(
+    benchmark: Any, values: Any, monkeypatch: pytest.MonkeyPatch, direction: str, who: str, name: str
+) -> None:
     monkeypatch.setattr(_engine, "_numba", lambda: None)
     n = 1 << 20
     x, group = values(n), f"{direction} {name} | {n}"
     narrow, dtype = getattr(ml_dtypes, name), getattr(torch, name, None)
     codes = P.encode(x, name)
     if who == "ours":
-        function: Callable[[], Any] = (lambda: P.encode(x, name)) if direction == "encode" else lambda: P.decode(codes, name)
+        function: Callable[[], Any] = (
+            (lambda: P.encode(x, name)) if direction == "encode" else lambda: P.decode(codes, name)
+        )
     elif who == "torch":
         if dtype is None:
             pytest.skip(f"torch has no {name}")
@@ -184,7 +194,9 @@ def bench_cuda_round(benchmark: Any, name: str, who: str) -> None:
     elif who == "ours":
         function = _call(torch.compile(lambda x: P.round_to(x, name), fullgraph=True), x)
         small = x[: 1 << 20].clone()
-        assert torch.equal(function()[: 1 << 20].cpu().view(torch.int32), P.round_to(small.cpu(), name).view(torch.int32))
+        assert torch.equal(
+            function()[: 1 << 20].cpu().view(torch.int32), P.round_to(small.cpu(), name).view(torch.int32)
+        )
     else:
         dtype = getattr(torch, name, None)
         if dtype is None:

@@ -50,7 +50,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         return
     terminalreporter.section("ratios to peers, fastest round of each, in this run")
     for group, speeds in groups.items():
-        terminalreporter.line(f"{group}: " + " · ".join(f"{who} {speed / 1e6:.0f} M/s" for who, speed in speeds.items()))
+        terminalreporter.line(
+            f"{group}: " + " · ".join(f"{who} {speed / 1e6:.0f} M/s" for who, speed in speeds.items())
+        )
         peers = {who: speed for who, speed in speeds.items() if not who.startswith("ours")}
         for ours in (who for who in speeds if who.startswith("ours") and peers):
             ratios = " · ".join(f"{speeds[ours] / speed:.2f} × {who}" for who, speed in peers.items())

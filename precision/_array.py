@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ class NumpyOps:
 
     @staticmethod
     def float_pattern(integer: Any, layout: Layout) -> Any:
-        """The pattern of a small positive integer's value (exact; never subnormal, so flush-to-zero cannot touch it)."""
+        """The pattern of a small positive integer: exact, and never subnormal, so safe from flush-to-zero."""
         return integer.astype(layout.name).view(f"int{layout.bits}")
 
     @staticmethod
@@ -184,7 +183,7 @@ class CudaRecorder(Recorder):
 
 
 class NumbaRecorder(Recorder):
-    """Python for numba, which would widen every sum of int32 to int64 (half the SIMD lanes): each is cut back at once."""
+    """Python for numba, which widens every sum of int32 to int64, half the SIMD lanes: each is cut back at once."""
 
     def constant(self, value: int) -> str:
         return f"{'int64' if self.is_wide else 'int32'}({value})"
@@ -237,4 +236,4 @@ class Term:
     __rshift__ = _operator(">>")
     __lshift__, __rlshift__ = _operator("<<"), _operator("<<", swapped=True)
     __lt__, __le__, __gt__, __ge__ = _operator("<"), _operator("<="), _operator(">"), _operator(">=")
-    __eq__, __ne__ = _operator("=="), _operator("!=")  # type: ignore[assignment]
+    __eq__, __ne__ = _operator("=="), _operator("!=")

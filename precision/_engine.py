@@ -1,10 +1,10 @@
 """Runs a job of `_patterns` on whatever array the caller has.
 
-* NumPy arrays and CPU tensors: one gather from a *sticky-compressed table*. A float32 pattern is shifted right until only
-  sign, exponent and m + 2 mantissa bits remain, and the last of them is OR-ed with everything shifted out. Each value of
-  the format and each midpoint between two has zeros in and below that bit, so no rounding boundary falls inside a class
-  of patterns with the same index, and one member of the class, `index << shift`, answers for all. The table is therefore
-  the exact definition called on 2^(11+m) patterns, whatever the mode and policy; there is no branch for NaN or overflow.
+* NumPy arrays and CPU tensors: one gather from a *sticky-compressed table*. A float32 pattern is shifted right until
+  only sign, exponent and m + 2 mantissa bits remain, and the last of them is OR-ed with everything shifted out. Each
+  value of the format and each midpoint between two has zeros in and below that bit, so no rounding boundary falls
+  inside a class of patterns with the same index, and one member of the class, `index << shift`, answers for all. The
+  table is the exact definition called on 2^(11+m) patterns, whatever the mode and policy: no branch for NaN or overflow.
 * Formats too wide for a table, and stochastic rounding: the definition itself, in blocks that stay in cache.
 * CUDA tensors: the definition recorded as C and compiled into one elementwise kernel by torch's NVRTC jiterator.
 * Tensors that a compiler traces, or of another device: the definition on tensors.
@@ -25,7 +25,19 @@ from typing import Any
 import numpy as np
 
 from precision import _patterns
-from precision._array import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, CudaRecorder, Layout, Term
+from precision._array import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INTEGERS,
+    LAYOUTS,
+    NUMPY,
+    TORCH,
+    CudaRecorder,
+    Layout,
+    Term,
+)
 from precision._patterns import Job
 from precision.formats import AnyFormat, Format
 
@@ -36,7 +48,9 @@ _scratch = threading.local()
 
 def code_dtype(fmt: AnyFormat) -> np.dtype[Any]:
     """The unsigned integer type of the codes of a format."""
-    return np.dtype("uint8" if fmt.bits <= 8 else "uint16" if fmt.bits <= 16 else "uint32" if fmt.bits <= 32 else "uint64")
+    return np.dtype(
+        "uint8" if fmt.bits <= 8 else "uint16" if fmt.bits <= 16 else "uint32" if fmt.bits <= 32 else "uint64"
+    )
 
 
 def apply(job: Job, x: Any, random: Any = None) -> Any:
@@ -86,7 +100,9 @@ def _check_holds(job: Job, layout: Layout) -> None:
 
 
 def _nan_refused(job: Job) -> ValueError:
-    return ValueError(f"x contains NaN, and the policy says to raise for one; {job.fmt.name}: see Policy.nan and missing_nan")
+    return ValueError(
+        f"x contains NaN, and the policy says to raise for one; {job.fmt.name}: see Policy.nan and missing_nan"
+    )
 
 
 def _numpy_random(random: Any, bits: int, shape: tuple[int, ...]) -> Any:
@@ -97,7 +113,9 @@ def _numpy_random(random: Any, bits: int, shape: tuple[int, ...]) -> Any:
     if r.dtype.kind not in "iu":
         raise TypeError(f"random_bits has dtype {r.dtype}; it must hold integers in [0, 2^{bits})")
     if r.size and (int(r.min()) < 0 or int(r.max()) >= 1 << bits):
-        raise ValueError(f"random_bits reaches from {r.min()} to {r.max()}; with bits={bits} it must be in [0, 2^{bits})")
+        raise ValueError(
+            f"random_bits reaches from {r.min()} to {r.max()}; with bits={bits} it must be in [0, 2^{bits})"
+        )
     try:
         return np.broadcast_to(r, shape)
     except ValueError:
@@ -158,9 +176,14 @@ def _plan(job: Job, layout: Layout) -> Plan:
         return Plan(*dtypes)
     if layout.bits - shift <= (21 if layout.bits == 32 else 18):
         patterns = np.arange(1 << (layout.bits - shift), dtype=dtypes[0]) << _scalar(shift, layout)
-        return Plan(*dtypes, table=_build(job, layout, patterns.view(dtypes[1]), dtypes[2]), shift=_scalar(shift, layout), mask=_scalar((1 << shift) - 1, layout))
+        return Plan(
+            *dtypes,
+            table=_build(job, layout, patterns.view(dtypes[1]), dtypes[2]),
+            shift=_scalar(shift, layout),
+            mask=_scalar((1 << shift) - 1, layout),
+        )
     if layout is FLOAT64 and kept <= 13:
-        # Exponents far below the smallest value do alike, and so do those far above max: one part of the table for each.
+        # Exponents far below the smallest value do alike, so do those far above max: one part of the table for each.
         exponents = np.arange(2048)
         low = math.frexp(fmt.smallest_subnormal)[1] - 3 + layout.bias  # the binade below least/2, and any lower one
         high = math.frexp(max(fmt.max, -fmt.min))[1] + 2 + layout.bias
@@ -172,7 +195,9 @@ def _plan(job: Job, layout: Layout) -> Plan:
         )
         table = _build(job, layout, patterns.reshape(-1).view(np.int64), dtypes[2])
         rows = (row.reshape(-1) << kept) - (np.arange(4096) << kept)
-        return Plan(*dtypes, table=table, shift=_scalar(shift, layout), mask=_scalar((1 << shift) - 1, layout), rows=rows)
+        return Plan(
+            *dtypes, table=table, shift=_scalar(shift, layout), mask=_scalar((1 << shift) - 1, layout), rows=rows
+        )
     return Plan(*dtypes)
 
 
@@ -268,7 +293,10 @@ def _stochastic(
     Values below the smallest (whose cut is above the pattern's mantissa) and the top binade, infinities and NaN (where
     the sum would run over) take the definition itself.
     """
-    assert plan.reduce is not None and plan.keep is not None and plan.carry is not None
+    reduce, keep, carry = plan.reduce, plan.keep, plan.carry
+    assert reduce is not None
+    assert keep is not None
+    assert carry is not None
     n, top = job.random_bits, FLOAT32.mantissa_bits
     size = min(BLOCK >> 2, u.size)
     sums, words, index = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.intp)
@@ -280,13 +308,13 @@ def _stochastic(
         k[...] = t
         w[...] = random >> drop
         np.left_shift(w, lift, w)
-        plan.reduce.take(k, out=t, mode="wrap")
+        reduce.take(k, out=t, mode="wrap")
         np.right_shift(w, t, w)
         np.add(w, block, w)
         # Cut here, where the exponent is still the one that was rounded at: the carry may have moved it.
-        plan.keep.take(k, out=t, mode="wrap")
+        keep.take(k, out=t, mode="wrap")
         np.bitwise_and(w, t, w)
-        _gather(w, plan.carry, part)
+        _gather(w, carry, part)
         np.bitwise_and(block, np.uint32(FLOAT32.magnitude), t)
         apart = t >= np.uint32(254 << top)
         np.subtract(t, np.uint32(1), t)
@@ -328,7 +356,9 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
         pattern = kept.astype(np.float64).view(np.int64) + np.where(big, 11 << 52, 0)
         pattern = np.where(negative, pattern | FLOAT64.sign, pattern)
         result = _numpy_patterns(job, np.ascontiguousarray(pattern).reshape(x.shape), FLOAT64, random)
-        if job.fmt.mantissa_bits > 40 and bool(big.any()):  # the 42 bits that `kept` has do not decide: Python's integers do
+        if job.fmt.mantissa_bits > 40 and bool(
+            big.any()
+        ):  # the 42 bits that `kept` has do not decide: Python's integers do
             where = np.nonzero(big.reshape(-1))[0]
             r = None if random is None else random.reshape(-1)
             for i in where.tolist():
@@ -358,8 +388,8 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
 def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            "x requires grad, and rounding has no useful derivative: use P.fake_quantize for a straight-through gradient, "
-            "or x.detach() (or torch.no_grad()) for the values alone"
+            "x requires grad, and rounding has no useful derivative: use P.fake_quantize for a straight-through "
+            "gradient, or x.detach() (or torch.no_grad()) for the values alone"
         )
     traced = torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter)
     name = str(x.dtype).removeprefix("torch.")
@@ -429,7 +459,8 @@ def cuda_source(job: Job, layout: Layout) -> str:
     result = job(Term("u", recorder), layout, recorder, Term("r", recorder) if job.random_bits else None)
     text = recorder.text(result)
     body = "\n  ".join(recorder.lines)
-    return f"template <typename T> T halfulp(T x{', T r' if job.random_bits else ''}) {{\n  {body}\n  return (T){text};\n}}"
+    arguments = "T x, T r" if job.random_bits else "T x"
+    return f"template <typename T> T halfulp({arguments}) {{\n  {body}\n  return (T){text};\n}}"
 
 
 @cache

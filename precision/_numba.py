@@ -46,7 +46,8 @@ def compiled(job: Job, layout: Layout) -> Any:
             file.write(text)
         Path(file.name).replace(path)  # whole or not at all, whoever else writes it
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where numba looks for it when it loads the compiled code
     spec.loader.exec_module(module)

@@ -121,10 +121,9 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
     if first > 1:
         below = ((((first << top) | (layout.implicit - 1)) - a) >> top) + (top - m)
         s = where(below < cleared, cleared, where(below > top, top, below))
-    if not (cleared == 0 and first == 1):
+    result = a
+    if (cleared, first) != (0, 1):  # else the container is the format
         result = _round_at(a, s, negative, job, ops, random, layout.implicit)
-    else:
-        result = a  # the container is the format
     if not fmt.zero:
         result = where(result < least, least, result)
     elif first > 1 or m == 0:
@@ -220,7 +219,9 @@ def _round_below_least(a: Any, least: int, negative: Any, layout: Layout, job: J
         top, n = layout.mantissa_bits, job.random_bits
         exponent = ops.where(a < layout.implicit, 1, a >> top)
         significand = ops.where(a < layout.implicit, 0, layout.implicit) | (a & (layout.implicit - 1))
-        drop = (job.fmt.emin + layout.bias + top - job.fmt.mantissa_bits) - exponent - n  # may be negative: then shift up
+        drop = (
+            (job.fmt.emin + layout.bias + top - job.fmt.mantissa_bits) - exponent - n
+        )  # may be negative: then shift up
         drop = ops.where(drop > 62, 62, drop)
         right, left = ops.where(drop < 0, 0, drop), ops.where(drop < 0, 0 - drop, 0)
         up = (((significand >> right) << left) + random) >= (1 << n)

@@ -68,12 +68,15 @@ def decode(codes: Any, fmt: AnyFormat | str | None = None, dtype: Any = None) ->
     `codes` are integers in [0, 2^bits) (NumPy or torch), or an array of a dtype that has a format (`ml_dtypes.*`,
     `torch.float8_*`), whose bits are taken; `fmt` may then be left out. `dtype` asks for "float32", "float64" or the
     library's dtype of that name. NaN codes give a quiet NaN (their payload and sign kept in IEEE-like formats).
-    Raises ValueError for codes out of range or a dtype that cannot hold the values, TypeError for codes that are no integers.
+    Raises ValueError for codes out of range or a dtype that cannot hold the values, TypeError for codes that are no
+    integers.
     """
     own = _format_of_dtype(codes)
     if own is not None:
         if fmt is not None and get_format(fmt) != own:
-            raise ValueError(f"codes have dtype {own.name}, not {get_format(fmt).name}: leave fmt out, or pass their bits")
+            raise ValueError(
+                f"codes have dtype {own.name}, not {get_format(fmt).name}: leave fmt out, or pass their bits"
+            )
         codes, fmt = from_dtype(codes)
     elif fmt is None:
         raise TypeError("decode needs a format for plain integer codes: decode(codes, fmt)")
@@ -84,7 +87,9 @@ def decode(codes: Any, fmt: AnyFormat | str | None = None, dtype: Any = None) ->
         return _decode_torch(codes, f, layout, torch)
     c = _codes(codes, f)
     if f.bits <= 16:
-        result = _decode_table(f, layout).take(c, mode="wrap") if c.size < 512 or f.bits > 8 else _decode_pairs(c, f, layout)
+        result = (
+            _decode_table(f, layout).take(c, mode="wrap") if c.size < 512 or f.bits > 8 else _decode_pairs(c, f, layout)
+        )
     else:
         pattern = _patterns.decode(c.astype(np.int64), f, layout, NUMPY)
         result = np.asarray(pattern).astype(f"int{layout.bits}").view(layout.name)
@@ -186,7 +191,7 @@ def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
 
 
 def _format_of_dtype(x: Any) -> AnyFormat | None:
-    """The format of an array whose dtype is a low-precision one (not of float16, bfloat16, float32, float64, integers)."""
+    """The format of an array of a low-precision dtype; None for float16 and wider, bfloat16 and ordinary integers."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         name = str(x.dtype).removeprefix("torch.")
@@ -216,8 +221,12 @@ def from_dtype(x: Any) -> tuple[Any, AnyFormat]:
             native = np.asarray(x, x.dtype.newbyteorder("="))
             codes = native.view(_engine.code_dtype(fmt))
             # ml_dtypes keeps a 2- or 4-bit integer sign-extended in its byte.
-            return (codes & codes.dtype.type((1 << fmt.bits) - 1) if isinstance(fmt, IntFormat) and fmt.bits < 8 else codes), fmt
-    raise TypeError(f"x has no dtype of a named format ({getattr(x, 'dtype', type(x).__name__)}); P.formats() lists them")
+            return (
+                codes & codes.dtype.type((1 << fmt.bits) - 1) if isinstance(fmt, IntFormat) and fmt.bits < 8 else codes
+            ), fmt
+    raise TypeError(
+        f"x has no dtype of a named format ({getattr(x, 'dtype', type(x).__name__)}); P.formats() lists them"
+    )
 
 
 def to_dtype(codes: Any, fmt: AnyFormat | str) -> Any:
@@ -247,7 +256,9 @@ def _packing(fmt: AnyFormat | str) -> tuple[AnyFormat, int, int]:
     """(format, codes in a group, bytes of a group)."""
     f = get_format(fmt)
     if f.bits > 8:
-        raise ValueError(f"{f.name} has {f.bits} bits; pack and unpack take formats of 1 to 8 bits, view wider codes as bytes")
+        raise ValueError(
+            f"{f.name} has {f.bits} bits; pack and unpack take formats of 1 to 8 bits, view wider codes as bytes"
+        )
     group = 8 // math.gcd(f.bits, 8)
     return f, group, group * f.bits // 8
 
@@ -296,29 +307,30 @@ def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any
         raise ValueError(f"shape is {shape}; every dimension must be at least 0")
     need = -(-n * f.bits // 8)
     torch = sys.modules.get("torch")
-    is_torch = torch is not None and isinstance(packed, torch.Tensor)
-    b = packed if is_torch else np.frombuffer(packed, np.uint8) if isinstance(packed, bytes | bytearray) else np.asarray(packed)
+    b: Any = packed
+    if torch is None or not isinstance(packed, torch.Tensor):
+        b = np.frombuffer(packed, np.uint8) if isinstance(packed, bytes | bytearray) else np.asarray(packed)
     if str(b.dtype).removeprefix("torch.") != "uint8":
         raise TypeError(f"packed codes are bytes (uint8), not {b.dtype}")
-    have = b.numel() if is_torch else b.size
-    if have != need:
-        raise ValueError(f"{have} bytes do not hold shape {shape} of {f.name}: {n} codes of {f.bits} bits take {need} bytes")
+    b = b.reshape(-1)
+    if len(b) != need:
+        raise ValueError(
+            f"{len(b)} bytes do not hold shape {shape} of {f.name}: {n} codes of {f.bits} bits take {need} bytes"
+        )
     mask = (1 << f.bits) - 1
-    if is_torch:
+    if not isinstance(b, np.ndarray):
         assert torch is not None
-        b = torch.nn.functional.pad(b.reshape(-1).to(torch.int64), (0, -need % size)).reshape(-1, size)
-        word = b[:, 0]
-        for i in range(1, size):
-            word = word | (b[:, i] << (8 * i))
+        b = torch.nn.functional.pad(b.to(torch.int64), (0, -need % size)).reshape(-1, size)
+        word = sum(b[:, i] << (8 * i) for i in range(size))
         codes = torch.stack([(word >> (i * f.bits)) & mask for i in range(group)], dim=1)
         return codes.to(torch.uint8).reshape(-1)[:n].reshape(shape)
-    b = np.pad(b.reshape(-1), (0, -need % size)).reshape(-1, size).astype(np.uint32)
-    word = np.zeros(len(b), np.uint32)
+    b = np.pad(b, (0, -need % size)).reshape(-1, size).astype(np.uint32)
+    words = np.zeros(len(b), np.uint32)
     for i in range(size):
-        word |= b[:, i] << np.uint32(8 * i)
+        words |= b[:, i] << np.uint32(8 * i)
     out = np.empty((len(b), group), np.uint8)
     for i in range(group):
-        out[:, i] = word >> np.uint32(i * f.bits) & np.uint32(mask)
+        out[:, i] = words >> np.uint32(i * f.bits) & np.uint32(mask)
     return out.reshape(-1)[:n].reshape(shape)
 
 

@@ -1,8 +1,8 @@
 """Every low-precision number format, one row each; all other facts are computed from the row.
 
 A floating-point format is a sign bit, `exponent_bits`, `mantissa_bits` (trailing significand bits), a `bias`, and a
-rule for its special codes. The codes of one sign, read as integers, grow with the value: zero, subnormals, normals, then
-at most one infinity, then the NaNs. So every fact (largest value, thresholds, neighbours) is arithmetic on codes.
+rule for its special codes. The codes of one sign, read as integers, grow with the value: zero, subnormals, normals,
+then at most one infinity, then the NaNs. So every fact (largest value, thresholds, neighbours) is arithmetic on codes.
 
 Sources: IEEE 754-2019 section 3; OCP OFP8 1.0 section 5 (E4M3, E5M2); OCP MX 1.0 section 5.3 (FP6, FP4, E8M0, INT8);
 arXiv 2206.02915 (FNUZ); the NVIDIA A100 whitepaper (TF32); XLA/LLVM `APFloat` for the names `…fn`, `…fnuz`, `…b11fnuz`.
@@ -39,6 +39,11 @@ def _number(x: Fraction) -> float | Fraction:
         return float(x) if Fraction(float(x)) == x else x
     except OverflowError:
         return x
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"a format needs a name (a non-empty str), not {name!r}")
 
 
 def _check_count(name: str, what: str, value: Any, low: int, high: int) -> None:
@@ -97,8 +102,7 @@ class Format:
 
     def __post_init__(self) -> None:
         name, e, m = self.name, self.exponent_bits, self.mantissa_bits
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a format needs a name (a non-empty str), not {name!r}")
+        _check_name(self.name)
         _check_count(name, "exponent_bits", e, 1, 11)
         _check_count(name, "mantissa_bits", m, 0, 52)
         for flag in ("infinities", "signed", "zero"):
@@ -112,10 +116,10 @@ class Format:
                 "mantissa_bits >= 1; use nan='all_ones' or nan='none'"
             )
         if self.nan == "negative_zero" and not (self.signed and self.zero):
-            raise ValueError(f"{name}: nan='negative_zero' is the sign bit alone, so it needs signed=True and zero=True")
+            raise ValueError(f"{name}: nan='negative_zero' is the sign bit alone; it needs signed=True and zero=True")
         if self.signed and not self.zero:
             raise ValueError(f"{name}: a format without zero must be unsigned (signed=False)")
-        bias = (1 << (e - 1)) - 1 if self.bias is None else self.bias
+        bias = self.bias if self.bias is not None else (1 << (e - 1)) - 1
         _check_count(name, "bias", bias, -2000, 2000)
         put = object.__setattr__
         put(self, "bias", bias)
@@ -162,7 +166,8 @@ class Format:
         exponent, mantissa = code >> self.mantissa_bits, code & ((1 << self.mantissa_bits) - 1)
         if exponent == 0 and self.zero:
             return Fraction(mantissa) * Fraction(2) ** (1 - self.bias - self.mantissa_bits)
-        return Fraction((1 << self.mantissa_bits) + mantissa) * Fraction(2) ** (exponent - self.bias - self.mantissa_bits)
+        significand = (1 << self.mantissa_bits) + mantissa
+        return Fraction(significand) * Fraction(2) ** (exponent - self.bias - self.mantissa_bits)
 
     @property
     def has_nan(self) -> bool:
@@ -236,8 +241,7 @@ class IntFormat:
     min_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise TypeError(f"a format needs a name (a non-empty str), not {self.name!r}")
+        _check_name(self.name)
         _check_count(self.name, "bits", self.bits, 2, 32)
         if not isinstance(self.signed, bool):
             raise TypeError(f"{self.name}: signed is {self.signed!r}; it must be True or False")
@@ -307,7 +311,8 @@ def _numpy_dtype(fmt: AnyFormat) -> np.dtype[Any] | None:
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, fmt.name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, fmt.name))
+        return dtype
 
 
 def _torch_dtype(fmt: AnyFormat) -> torch.dtype | None:
@@ -324,15 +329,15 @@ def _torch_dtype(fmt: AnyFormat) -> torch.dtype | None:
 _FLOATS: tuple[tuple[str, int, int, int, bool, NaNRule, bool, bool, str], ...] = (
     ("float64",           11, 52, 1023, True,  "ieee",          True,  True,  "IEEE 754-2019 3.6, binary64"),
     ("float32",            8, 23,  127, True,  "ieee",          True,  True,  "IEEE 754-2019 3.6, binary32"),
-    ("tfloat32",           8, 10,  127, True,  "ieee",          True,  True,  "NVIDIA A100 whitepaper, TF32; PTX ISA cvt.tf32"),
+    ("tfloat32",           8, 10,  127, True,  "ieee",          True,  True,  "NVIDIA A100 whitepaper; PTX cvt.tf32"),
     ("float16",            5, 10,   15, True,  "ieee",          True,  True,  "IEEE 754-2019 3.6, binary16"),
-    ("bfloat16",           8,  7,  127, True,  "ieee",          True,  True,  "Google Cloud TPU bfloat16; PTX ISA .bf16"),
+    ("bfloat16",           8,  7,  127, True,  "ieee",          True,  True,  "Google Cloud TPU; PTX ISA .bf16"),
     ("float8_e5m2",        5,  2,   15, True,  "ieee",          True,  True,  "OCP OFP8 1.0, E5M2; arXiv 2209.05433"),
     ("float8_e5m2fnuz",    5,  2,   16, False, "negative_zero", True,  True,  "arXiv 2206.02915; LLVM Float8E5M2FNUZ"),
     ("float8_e4m3",        4,  3,    7, True,  "ieee",          True,  True,  "LLVM Float8E4M3 (IEEE 754 rules)"),
     ("float8_e4m3fn",      4,  3,    7, False, "all_ones",      True,  True,  "OCP OFP8 1.0, E4M3; arXiv 2209.05433"),
     ("float8_e4m3fnuz",    4,  3,    8, False, "negative_zero", True,  True,  "arXiv 2206.02915; LLVM Float8E4M3FNUZ"),
-    ("float8_e4m3b11fnuz", 4,  3,   11, False, "negative_zero", True,  True,  "arXiv 2110.15802 (bias 11); LLVM Float8E4M3B11FNUZ"),
+    ("float8_e4m3b11fnuz", 4,  3,   11, False, "negative_zero", True,  True,  "arXiv 2110.15802; LLVM"),
     ("float8_e3m4",        3,  4,    3, True,  "ieee",          True,  True,  "LLVM Float8E3M4 (IEEE 754 rules)"),
     ("float8_e8m0fnu",     8,  0,  127, False, "all_ones",      False, False, "OCP MX 1.0 5.4.1, E8M0 scale"),
     ("float6_e3m2fn",      3,  2,    3, False, "none",          True,  True,  "OCP MX 1.0 5.3.2, FP6 E3M2"),
@@ -350,14 +355,18 @@ _INTEGERS: tuple[tuple[str, int, bool, str], ...] = (
     ("int32", 32, True, "two's complement; the accumulator of integer matrix units"),
 )
 
-FORMATS: dict[str, AnyFormat] = {row[0]: Format(*row) for row in _FLOATS} | {row[0]: IntFormat(*row) for row in _INTEGERS}
+FORMATS: dict[str, AnyFormat] = {
+    **{row[0]: Format(*row) for row in _FLOATS},
+    **{row[0]: IntFormat(*row) for row in _INTEGERS},
+}
 """Every named format, in table order."""
 
 _SHORT = {  # spellings that no rule below derives; keys in the normal form of `_normal`
     "half": "float16", "fp16": "float16", "f16": "float16", "binary16": "float16", "e5m10": "float16",
     "bf16": "bfloat16", "brainfloat16": "bfloat16", "e8m7": "bfloat16",
     "tf32": "tfloat32", "tensorfloat32": "tfloat32", "e8m10": "tfloat32",
-    "float": "float32", "single": "float32", "fp32": "float32", "f32": "float32", "binary32": "float32", "e8m23": "float32",
+    "float": "float32", "single": "float32", "fp32": "float32", "f32": "float32", "binary32": "float32",
+    "e8m23": "float32",
     "double": "float64", "fp64": "float64", "f64": "float64", "binary64": "float64", "e11m52": "float64",
     "ocpe4m3": "float8_e4m3fn", "ocpe5m2": "float8_e5m2",
     "e8m0": "float8_e8m0fnu", "ue8m0": "float8_e8m0fnu", "float8e8m0": "float8_e8m0fnu",
@@ -380,7 +389,9 @@ def _normal(name: str) -> str:
 
 
 _ALIASES = {_normal(name): name for name in FORMATS if name != "float8_e4m3"}
-_ALIASES |= {_normal(name).removeprefix(f"float{f.bits}"): name for name, f in FORMATS.items() if "_" in name and name != "float8_e4m3"}
+_ALIASES |= {
+    _normal(n).removeprefix(f"float{f.bits}"): n for n, f in FORMATS.items() if "_" in n and n != "float8_e4m3"
+}
 _ALIASES |= _SHORT
 
 
@@ -392,8 +403,8 @@ def formats() -> tuple[AnyFormat, ...]:
 def get_format(fmt: AnyFormat | str | Any) -> AnyFormat:
     """The format of a name, an alias (torch, LLVM, ONNX, OCP and short spellings), a NumPy, ml_dtypes or torch dtype.
 
-    A `Format` or `IntFormat` is returned as it is. Raises ValueError for an unknown or ambiguous name, with the names it
-    may have meant; TypeError for anything that is no name.
+    A `Format` or `IntFormat` is returned as it is. Raises ValueError for an unknown or ambiguous name, with the names
+    it may have meant; TypeError for anything that is no name.
     """
     if isinstance(fmt, Format | IntFormat):
         return fmt

@@ -1,8 +1,8 @@
 """Rounding: any array to the nearest representable values of a format, in seven modes under explicit policies.
 
 A *rounding* chooses between the two neighbours of a value; a *policy* says what happens where rounding has no answer:
-overflow, infinities, NaN, subnormals, and what an unsigned or zero-less format lacks. Sources: IEEE 754-2019 section 4.3
-(attributes), 7.4 (overflow); OCP OFP8 1.0 section 5 (saturating and non-saturating conversion); PTX ISA `cvt`.
+overflow, infinities, NaN, subnormals, and what an unsigned or zero-less format lacks. Sources: IEEE 754-2019 section
+4.3 (attributes), 7.4 (overflow); OCP OFP8 1.0 section 5 (saturating and non-saturating conversion); PTX ISA `cvt`.
 
 >>> import numpy as np, precision as P
 >>> x = np.float32([1.0625, 464, 465, -1e-9])
@@ -41,8 +41,8 @@ class Rounding:
     def __post_init__(self) -> None:
         if self.name not in (*ROUNDINGS, "stochastic") or (self.name == "stochastic") != (self.bits != 0):
             raise ValueError(
-                f"no rounding is named {self.name!r} with {self.bits} random bits: use one of {', '.join(ROUNDINGS)}, or "
-                "P.stochastic(random_bits=..., bits=...)"
+                f"no rounding is named {self.name!r} with {self.bits} random bits: use one of "
+                f"{', '.join(ROUNDINGS)}, or P.stochastic(random_bits=..., bits=...)"
             )
 
 
@@ -56,7 +56,8 @@ def stochastic(*, random_bits: Any, bits: int) -> Rounding:
 
     `random_bits` is an integer array or tensor that broadcasts to the input's shape, every element in [0, 2^bits).
     Raises ValueError for `bits` outside 1 to 32, TypeError for random bits that are no integers. Source: Croci et al.,
-    "Stochastic rounding: implementation, error analysis and applications", R. Soc. Open Sci. 2022, SR with limited bits.
+    "Stochastic rounding: implementation, error analysis and applications", R. Soc. Open Sci. 2022, SR with limited
+    bits.
     """
     if isinstance(bits, bool) or not isinstance(bits, int):
         raise TypeError(f"bits is {bits!r}; it must be an int from 1 to 32")
@@ -69,7 +70,7 @@ def stochastic(*, random_bits: Any, bits: int) -> Rounding:
 class Policy:
     """What a conversion does where rounding alone has no answer; every choice is separate.
 
-    overflow     "saturate": a finite value that rounds beyond max becomes ±max. "infinity": as IEEE 754-2019 7.4, by mode:
+    overflow     "saturate": a finite value that rounds beyond max becomes ±max. "infinity": as IEEE 754-2019 7.4:
                  nearest and stochastic give infinity; toward_zero and to_odd give ±max; a directed mode gives infinity
                  only in its direction. A format without infinities gives NaN of that sign, one without NaN ±max.
                  Integers have neither, so they always saturate.
@@ -117,7 +118,9 @@ _CUDA_NOSAT = Policy(overflow="infinity", infinity="infinity", nan="all_ones", n
 _CUDA_SAT = Policy(nan="all_ones", negative="magnitude")
 _TORCH = Policy(overflow="infinity", infinity="infinity", nan="all_ones_signed", negative="magnitude")
 _TORCH_SAT = Policy(nan="all_ones_signed")
-_ML_DTYPES = Policy(overflow="infinity", infinity="infinity", nan="quiet_signed", missing_nan="opposite_zero", zero="nan")
+_ML_DTYPES = Policy(
+    overflow="infinity", infinity="infinity", nan="quiet_signed", missing_nan="opposite_zero", zero="nan"
+)
 _ONNX_FNUZ = Policy(overflow="saturate", infinity="infinity")
 
 
@@ -200,16 +203,16 @@ def round_to(
     """Every element rounded once to a representable value of `fmt`; same library, shape, device and dtype as `x`.
 
     `x` is a NumPy array or torch tensor of float16, float32, float64, bfloat16 or integers, of any shape and strides
-    (scalars and lists become NumPy arrays). Rounding is direct from the input's own bits, never through a narrower type.
-    Defaults: round to nearest, ties to the even significand; beyond max, and ±Inf, saturate to ±max; NaN stays NaN, or
-    becomes +max (0 for integers) where the format has none; subnormals are kept; -0 is kept where the format has one;
-    ties of a format with no mantissa bit go up in magnitude (IEEE 754-2019 4.3.1). `policy` changes any of this.
+    (scalars and lists become NumPy arrays). Rounding is direct from the input's own bits, never through a narrower
+    type. Defaults: round to nearest, ties to the even significand; beyond max, and ±Inf, saturate to ±max; NaN stays
+    NaN, or becomes +max (0 for integers) where the format has none; subnormals are kept, and so is -0 where the format
+    has one; ties of a format with no mantissa bit go up in magnitude (IEEE 754-2019 4.3.1). `policy` changes any of this.
 
     Works while torch.compile traces, with the same bits, and under flush-to-zero: only integer operations are used.
 
-    Raises TypeError for other dtypes; ValueError for a dtype that cannot hold the format's values (naming one that can),
-    a tensor that requires grad (use `fake_quantize`), an unknown name, random bits out of range, and under the "raise"
-    policies for a NaN.
+    Raises TypeError for other dtypes; ValueError for a dtype that cannot hold the format's values (naming one that
+    can), a tensor that requires grad (use `fake_quantize`), an unknown name, random bits out of range, and under the
+    "raise" policies for a NaN.
     """
     todo, random = job("round", fmt, rounding, policy)
     result: ArrayT = _engine.apply(todo, x, random)

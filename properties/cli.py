@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import io
 import json
 import math
 import os
@@ -88,6 +89,9 @@ FormatsOption = Annotated[
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return the exit status, as the module's docstring lists them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            stream.reconfigure(errors="replace")  # ≥ and × are no reason to fail
     arguments = sys.argv[1:] if argv is None else list(argv)
     command = next((f"halfulp {name}" for name in arguments[:1] if name in _commands()), "halfulp")
     try:
@@ -196,7 +200,7 @@ def _bar() -> Iterator[Draw | None]:
 
 def _encodable(text: str) -> bool:
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        text.encode(sys.stdout.encoding or "utf-8")  # a stream without one holds text
     except UnicodeEncodeError:
         return False
     return True
@@ -538,7 +542,8 @@ def _rounded(text: str, fmt: AnyFormat, rounding: str, policy: str) -> tuple[int
     value, error = P.exact.decode(code, fmt), None
     if value.kind == "finite" and (isinstance(x, Fraction) or math.isfinite(x)):
         clamped = float(min(max(Fraction(x), Fraction(fmt.min)), Fraction(fmt.max)))
-        error = float((value.value - Fraction(x)) / Fraction(float(P.ulp(clamped, fmt))))
+        spacings = (value.value - Fraction(x)) / Fraction(float(P.ulp(clamped, fmt)))
+        error = float(spacings) if abs(spacings) < 2**1000 else None  # beyond all floats: nobody counts ulps there
     return code, {"from": text, "rounding": rounding, "policy": policy, "error_ulp": error}
 
 

@@ -387,7 +387,9 @@ def _cuda(fmt: str) -> list[Result]:
     integers = random_inputs(1 << 14, np.float64).view(np.int64) >> (np.arange(1 << 14) % 64)
     others += [torch.from_numpy(integers)]
     results += [_on_both("encode", other, fmt, "nearest_even", "saturate") for other in others]
-    codes = np.arange(1 << f.bits) if f.bits <= 16 else P.encode(x.numpy(), f).view(f"int{max(f.bits, 32)}")
+    codes = P.encode(x.numpy(), f)
+    if f.bits <= 16:
+        codes = np.arange(1 << f.bits).astype(codes.dtype)
     return [*results, _on_both("decode", torch.from_numpy(codes), fmt, "", "")]
 
 

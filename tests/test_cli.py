@@ -7,6 +7,8 @@ import csv
 import io
 import json
 import math
+import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -43,7 +45,7 @@ def document(*arguments: str, status: int = 0):
 def python(code: str) -> subprocess.CompletedProcess[str]:
     """Code in a process of its own that finds the same packages."""
     code = f"import sys; sys.path.insert(0, {str(HOME)!r})\n{code}"
-    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True, timeout=300)
 
 
 # --- The command itself -----------------------------------------------------------------------------------------------
@@ -130,6 +132,16 @@ def test_a_closed_pipe_is_quiet(arguments):
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 141
+
+
+def test_a_terminal_without_unicode_gets_plain_symbols():
+    code = f"import sys; sys.path.insert(0, {str(HOME)!r}); from properties.cli import main; "
+    code += "sys.exit(main(['formats']) or main(['verify', '--formats', 'int2', '--jobs', '1']))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"+ holds   X broken   - without" in done.stdout
+    assert b"rounding.idempotent +" in b" ".join(done.stdout.split())
 
 
 # --- formats ----------------------------------------------------------------------------------------------------------
@@ -220,9 +232,8 @@ def test_show_has_the_exact_value_of_every_code(fmt):
         number = P.exact.decode(code, fmt)
         assert facts["code"] == int("".join(facts["fields"].values()), 2) == code
         if number.kind == "finite":
-            odd, _, power = facts["exact"].replace("2^", "1 × 2^").replace("× 1 ×", "×").rpartition(" × 2^")
-            parsed = Fraction(odd.replace("-1", "-1") or facts["exact"]) * Fraction(2) ** int(power) if odd else None
-            assert (Fraction(facts["exact"]) if parsed is None else parsed) == number.value
+            odd, _, power = re.fullmatch(r"(-?\d+|-(?=2\^)|(?=2\^))( × )?(?:2\^(-?\d+))?", facts["exact"]).groups()
+            assert Fraction(odd if odd.strip("-") else f"{odd}1") * Fraction(2) ** int(power or 0) == number.value
             assert float.fromhex(facts["hex"]) == facts["value"] == number.value
             for side, sign in (("above", 1), ("below", -1)):
                 there = facts[side]
@@ -253,8 +264,7 @@ def test_show_rounds_a_number(text, fmt, options, value, error):
     facts = document("show", text, "--format", fmt, *options)
     assert facts["value"] == value
     assert facts["rounded"]["from"] == text
-    if text != "1e4000":
-        assert facts["rounded"]["error_ulp"] == (error if error is None else pytest.approx(error))
+    assert facts["rounded"]["error_ulp"] == (error if error is None else pytest.approx(error))
     status, out, _ = run("show", text, "--format", fmt, *options)
     assert status == 0
     assert out.startswith(f"{text} rounded {facts['rounded']['rounding']}, policy {facts['rounded']['policy']}: ")
@@ -281,7 +291,7 @@ def test_verify_in_several_processes_as_json():
     code = "from properties.cli import main\nif __name__ == '__main__': sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(HOME)!r})\n{code}"]
     arguments = ["verify", "--formats", "float6_e3m2fn,uint2", "--jobs", "2", "--json"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["ok"]
@@ -302,7 +312,7 @@ def test_verify_finds_a_planted_bug(monkeypatch):
     status, out, err = run("verify", "--formats", "float6_e2m3fn", "--jobs", "1")
     assert status == 1
     assert "casts float6_e2m3fn: rounding.ties_go_to_even is BROKEN" in err
-    assert "rounding.ties_go_to_even                              ✗" in out
+    assert any(line.split() == ["rounding.ties_go_to_even", "✗"] for line in out.splitlines())
     found = out[out.index("ours: rounding.ties_go_to_even[float6_e2m3fn]") :]
     assert "  at        x = " in found
     assert "  got       " in found
@@ -404,7 +414,7 @@ def cuda_results(fmt: str) -> list[properties.report.Result]:
     return task.run()[0]
 
 
-@pytest.mark.parametrize("fmt", ["float4_e2m1fn", "float64"])
+@pytest.mark.parametrize("fmt", ["float4_e2m1fn", "bfloat16", "int32"])
 def test_the_same_bits_hold(fmt, monkeypatch):
     import torch
 
