@@ -352,7 +352,8 @@ def replay(
 ) -> Replay:
     """Whether `encode` gives the card's bits on the given chunks of float32 patterns: all 1024 (2^32 inputs) if None.
 
-    All chunks take some 10 s of one core for most casts, 90 s for those to int32; the 39 casts together 10 minutes.
+    All chunks take some 10 s of one core for most casts, 90 s for those to int32; the 39 casts together 10 minutes, or
+    5 with numba (the `fast` extra).
     Rounding and policy are the row's; NaN, ±Inf, -0 and subnormals are inputs like any other, and NaN codes must be the
     card's. `progress(done, of)` is called after each chunk.
     Raises ValueError for an unknown name or a chunk outside 0 to 1023.
