@@ -133,6 +133,13 @@ def test_examples_in_docstrings(name):
     assert not runner.failures, "".join(report)
 
 
+@pytest.mark.parametrize("page", ["README.md"])
+def test_examples_in_pages(page):
+    failures, tried = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert tried > 0
+    assert failures == 0
+
+
 def test_torch_is_pinned_in_one_place():
     pins = [name for name, path in SOURCES.items() if re.search(r"\btorch==\d", path.read_text(errors="replace"))]
     assert pins == ["constraints/cpu.txt"]
