@@ -53,8 +53,53 @@ def _check_count(name: str, what: str, value: Any, low: int, high: int) -> None:
         raise ValueError(f"{name}: {what} is {value}; it must be from {low} to {high}")
 
 
+class _Grid:
+    """What a floating-point and an integer format have in common."""
+
+    name: str
+    bits: int
+    signed: bool
+
+    @property
+    def sign_mask(self) -> int:
+        """The sign bit of a code (0 in an unsigned format)."""
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any] | None:
+        """The NumPy or ml_dtypes dtype with this encoding, or None; loads ml_dtypes for what NumPy lacks."""
+        import numpy as np
+
+        if FORMATS.get(self.name) != self or self.name == "tfloat32":
+            return None
+        try:
+            return np.dtype(self.name)
+        except TypeError:
+            import ml_dtypes
+
+            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+            return dtype
+
+    @property
+    def torch_dtype(self) -> torch.dtype | None:
+        """The torch dtype with this encoding, one element per code, or None; loads torch."""
+        import torch
+
+        # torch's sub-byte integer dtypes (int2, uint4, …) are shells without arithmetic or a stated packing.
+        if FORMATS.get(self.name) != self or self.bits < 8:
+            return None
+        dtype = getattr(torch, self.name, None)
+        return dtype if isinstance(dtype, torch.dtype) else None
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass(frozen=True)
-class Format:
+class Format(_Grid):
     """A binary floating-point format of at most 64 bits whose values float64 holds exactly.
 
     `exponent_bits` and `mantissa_bits` count the stored fields; the significand has mantissa_bits + 1 bits. `bias` is
@@ -178,11 +223,6 @@ class Format:
         return self.signed and self.zero and self.nan != "negative_zero"
 
     @property
-    def sign_mask(self) -> int:
-        """The sign bit of a code (0 in an unsigned format)."""
-        return 1 << (self.bits - 1) if self.signed else 0
-
-    @property
     def infinity_code(self) -> int | None:
         return self.max_code + 1 if self.infinities else None
 
@@ -201,25 +241,11 @@ class Format:
         """The positive NaN with every mantissa bit set, which NVIDIA hardware returns."""
         return self.quiet_nan_code if self.nan != "ieee" else (1 << (self.exponent_bits + self.mantissa_bits)) - 1
 
-    @property
-    def numpy_dtype(self) -> np.dtype[Any] | None:
-        """The NumPy or ml_dtypes dtype with this encoding, or None; loads ml_dtypes for what NumPy lacks."""
-        return _numpy_dtype(self)
-
-    @property
-    def torch_dtype(self) -> torch.dtype | None:
-        """The torch dtype with this encoding, one element per code, or None; loads torch."""
-        return _torch_dtype(self)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __str__(self) -> str:
-        return self.name
+    __hash__ = _Grid.__hash__  # by name: quick
 
 
 @dataclass(frozen=True)
-class IntFormat:
+class IntFormat(_Grid):
     """Two's complement (or unsigned) integers of 2 to 32 bits, as a grid of spacing 1 without infinity, NaN or -0.
 
     The derived names are those of `Format`; `smallest_normal` = `smallest_subnormal` = `eps` = 1.
@@ -273,56 +299,13 @@ class IntFormat:
         return "overflows"
 
     @property
-    def sign_mask(self) -> int:
-        """The sign bit of a code (0 in an unsigned format)."""
-        return 1 << (self.bits - 1) if self.signed else 0
-
-    @property
     def number_of_values(self) -> int:
         return 1 << self.bits
 
-    @property
-    def numpy_dtype(self) -> np.dtype[Any] | None:
-        """The NumPy or ml_dtypes dtype with this encoding, or None; loads ml_dtypes for what NumPy lacks."""
-        return _numpy_dtype(self)
-
-    @property
-    def torch_dtype(self) -> torch.dtype | None:
-        """The torch dtype with this encoding, one element per code, or None; loads torch."""
-        return _torch_dtype(self)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __str__(self) -> str:
-        return self.name
+    __hash__ = _Grid.__hash__  # by name: quick
 
 
 AnyFormat = Format | IntFormat
-
-
-def _numpy_dtype(fmt: AnyFormat) -> np.dtype[Any] | None:
-    import numpy as np
-
-    if FORMATS.get(fmt.name) != fmt or fmt.name == "tfloat32":
-        return None
-    try:
-        return np.dtype(fmt.name)
-    except TypeError:
-        import ml_dtypes
-
-        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, fmt.name))
-        return dtype
-
-
-def _torch_dtype(fmt: AnyFormat) -> torch.dtype | None:
-    import torch
-
-    # torch's sub-byte integer dtypes (int2, uint4, …) are shells without arithmetic or a stated packing.
-    if FORMATS.get(fmt.name) != fmt or fmt.bits < 8:
-        return None
-    dtype = getattr(torch, fmt.name, None)
-    return dtype if isinstance(dtype, torch.dtype) else None
 
 
 # The table. Columns: exponent bits, mantissa bits, bias, infinities, NaN rule, signed, zero, source.

@@ -36,7 +36,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,11 +44,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from properties.report import decimal, exact, json_number, short
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from precision.formats import AnyFormat
+    from precision.inspection import Inspection, Table
     from properties.report import Report, Result, Task
 
 __all__ = ["main"]
@@ -77,9 +80,8 @@ class _Commands(TyperGroup):
 # it parses, and none of them may stand between the work and `main`.
 app = typer.Typer(cls=_Commands, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 Work = Callable[[], int]
-_UsageError: Any = typer.BadParameter.__mro__[
-    2
-]  # ClickException: of click, or of the copy of it that newer typers have
+# ClickException, of click or of the copy of it in newer typers.
+_UsageError: Any = typer.BadParameter.__mro__[2]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 FormatsOption = Annotated[
@@ -219,29 +221,30 @@ def _verify_command(
     as_json: JsonOption = False,
 ) -> Work:
     """Prove this machine: all laws on casts, recorded GPU bits, attention and, where there is one, the CUDA device."""
-    return functools.partial(_verify, formats, deep, jobs or _cpus(), as_json)
+
+    def work() -> int:
+        from concurrent.futures.process import BrokenProcessPool
+
+        from properties import report
+
+        chosen, processes = _formats(formats), jobs or _cpus()
+        try:
+            with _bar() as draw:
+                progress = _Lines(processes).finished if draw is None else functools.partial(_draw_task, draw)
+                found = report.verify(formats=chosen, deep=deep, jobs=processes, progress=progress)
+        except BrokenProcessPool as died:
+            raise Refused(f"one of {processes} processes died, perhaps for want of memory: use fewer --jobs") from died
+        if as_json:
+            _print_json(found.as_dict())
+        else:
+            _print_report(found)
+        return 0 if found.ok else 1
+
+    return work
 
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _verify(formats: list[str] | None, deep: bool, jobs: int, as_json: bool) -> int:
-    from properties import report
-
-    chosen = _formats(formats)
-    with _bar() as draw:
-        if draw is None:
-            print(
-                f"halfulp verify: processes {jobs}, formats {'all' if chosen is None else len(chosen)}", file=sys.stderr
-            )
-        progress = _Lines().finished if draw is None else functools.partial(_draw_task, draw)
-        found = report.verify(formats=chosen, deep=deep, jobs=jobs, progress=progress)
-    if as_json:
-        _print_json(found.as_dict())
-    else:
-        _print_report(found)
-    return 0 if found.ok else 1
 
 
 def _draw_task(draw: Draw, done: int, total: int, task: Task, results: Sequence[Result], seconds: float) -> None:
@@ -251,8 +254,9 @@ def _draw_task(draw: Draw, done: int, total: int, task: Task, results: Sequence[
 class _Lines:
     """Progress where there is no terminal: a line at every tenth of the work, and for whatever is found."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int) -> None:
         self.start, self.cases, self.tenth = time.monotonic(), 0, 0
+        print(f"halfulp verify: {processes} process{'es' * (processes > 1)}", file=sys.stderr, flush=True)
 
     def finished(self, done: int, total: int, task: Task, results: Sequence[Result], seconds: float) -> None:
         """Called after each task."""
@@ -317,52 +321,40 @@ def _inspect_command(
         raise Refused("--formats and --all say different things: give one of them")
     if as_json and as_csv:
         raise Refused("--json and --csv are two forms of the same output: give one of them")
-    output = "json" if as_json else "csv" if as_csv else "text"
-    return functools.partial(_inspect, paths, formats, every, check, fast, top, verbose, output)
+
+    def work() -> int:
+        from precision import inspection
+
+        wanted, checked = "all" if every else _formats(formats) or "default", _formats(check) or []
+        try:
+            with _bar() as draw:
+                progress = draw or _Seldom()
+                found = inspection.inspect(paths, formats=wanted, check=checked, fast=fast, progress=progress)
+        except (ValueError, OSError) as wrong:  # files and formats that cannot be inspected, a line each
+            raise Refused(str(wrong)) from wrong
+        if as_json:
+            _print_json(found.as_dict())
+        elif as_csv:
+            import csv
+
+            csv.writer(sys.stdout, lineterminator="\n").writerows(found.csv_rows())
+        else:
+            print(found, *found.tables(top)[1:], *([_every_tensor(found)] if verbose else []), sep="\n\n")
+        return found.exit_status
+
+    return work
 
 
-def _inspect(
-    paths: list[str],
-    names: list[str] | None,
-    every: bool,
-    check: list[str] | None,
-    fast: bool,
-    top: int,
-    verbose: bool,
-    output: str,
-) -> int:
-    from precision import inspection
+def _every_tensor(found: Inspection) -> Table:
+    from precision.inspection import Table
 
-    formats = "all" if every else _formats(names) or "default"
-    checked = _formats(check) or []
-    try:
-        with _bar() as draw:
-            progress = draw or _Seldom()
-            found = inspection.inspect(paths, formats=formats, check=checked, fast=fast, progress=progress)
-    except (ValueError, OSError) as wrong:  # files and formats that cannot be inspected, a line each
-        raise Refused(str(wrong)) from wrong
-    if output == "json":
-        _print_json(found.as_dict())
-    elif output == "csv":
-        import csv
-
-        csv.writer(sys.stdout, lineterminator="\n").writerows(found.csv_rows())
-    else:
-        print(found)
-        for table in found.tables(top)[1:]:
-            print(f"\n{table}")
-        if verbose:
-            columns = ("tensor", "size", "zeros", "NaN", "Inf", "subnormal", "largest", "dtype and shape")
-            rows = tuple(
-                (t.name, *map(str, (t.size, t.zeros, t.nan, t.infinite, t.subnormal)), f"{t.amax:.6g}", _stored(t))
-                for t in found.tensors
-            )
-            print(f"\n{inspection.Table(columns, rows)}")
-    return found.exit_status
-
-
-def _stored(tensor: Any) -> str:
-    return f"{tensor.dtype} {'×'.join(map(str, tensor.shape)) or 'scalar'} {tensor.remark}".rstrip()
+    columns = ("tensor", "size", "zeros", "NaN", "Inf", "subnormal", "largest", "dtype and shape")
+    rows = []
+    for t in found.tensors:
+        counts = map(str, (t.size, t.zeros, t.nan, t.infinite, t.subnormal))
+        stored = f"{t.dtype} {'×'.join(map(str, t.shape)) or 'scalar'} {t.remark}".rstrip()
+        rows.append((t.name, *counts, f"{t.amax:.6g}", stored))
+    return Table(columns, tuple(rows))
 
 
 class _Seldom:
@@ -383,15 +375,19 @@ class _Seldom:
 @app.command("formats")
 def _formats_command(as_json: JsonOption = False) -> Work:
     """Every format: bits, range, spacing, thresholds, special codes, source."""
-    return functools.partial(_list_formats, as_json)
+    return _list_formats_as_json if as_json else _list_formats
 
 
-def _list_formats(as_json: bool) -> int:
+def _list_formats_as_json() -> int:
     import precision as P
 
-    if as_json:
-        return _print_json([_format_dict(fmt) for fmt in P.formats()])
+    return _print_json([_format_dict(fmt) for fmt in P.formats()])
+
+
+def _list_formats() -> int:
     from rich.table import Table
+
+    import precision as P
 
     console = _console(least=120)
     columns = ["name", "bits", "e/m", "bias", "max", "normal", "subnormal", "eps", "overflow", "Inf", "NaN", "source"]
@@ -403,15 +399,13 @@ def _list_formats(as_json: bool) -> int:
     for f in P.formats():
         facts = _format_dict(f)
         fields = f"{facts['exponent_bits']}/{facts['mantissa_bits']}" if "bias" in facts else "–"
-        subnormal = "–" if f.smallest_subnormal == f.smallest_normal else _short(f.smallest_subnormal)
-        numbers = (_short(f.max), _short(f.smallest_normal), subnormal, _short(f.eps), _overflow(f))
+        subnormal = "–" if f.smallest_subnormal == f.smallest_normal else short(f.smallest_subnormal)
+        numbers = (short(f.max), short(f.smallest_normal), subnormal, short(f.eps), _overflow(f))
         special = ("yes" if f.infinities else "–", facts["nan"].replace("none", "–").replace("_", " "))
         row = (f.name, str(f.bits), fields, str(facts.get("bias", "–")), *numbers, *special, f.source)
         table.add_row(*row[: len(columns)])
     console.print(table)
-    console.print(
-        "\nnormal, subnormal: the smallest ones. overflow: what rounds beyond max in nearest even; --json has more."
-    )
+    console.print("\nnormal, subnormal: the smallest ones. overflow: what rounds beyond max in nearest even.")
     return 0
 
 
@@ -422,37 +416,9 @@ def _format_dict(fmt: AnyFormat) -> dict[str, Any]:
     written = {f.name: getattr(fmt, f.name) for f in fields(fmt) if f.init}
     facts = {"bits": fmt.bits, "infinities": fmt.infinities, "nan": "none"} | written
     for name in ("max", "min", "smallest_normal", "smallest_subnormal", "eps", "overflow_threshold", "overflow_tie"):
-        facts[name] = _json_number(getattr(fmt, name))
-    facts["underflow_threshold"] = _json_number(fmt.underflow_threshold)
+        facts[name] = json_number(getattr(fmt, name))
+    facts["underflow_threshold"] = json_number(fmt.underflow_threshold)
     return facts | {"number_of_values": fmt.number_of_values}
-
-
-def _json_number(x: Any) -> Any:
-    if isinstance(x, Fraction):
-        return float(x) if abs(x) < 2**1023 and Fraction(float(x)) == x else _exact(x)
-    return x if not isinstance(x, float) or math.isfinite(x) else str(x)
-
-
-def _exact(x: Fraction) -> str:
-    """A dyadic fraction as n × 2^k with an odd n."""
-    if x == 0:
-        return "0"
-    numerator = abs(x.numerator)
-    power = (numerator & -numerator).bit_length() - 1
-    odd, power = numerator >> power, power - (x.denominator.bit_length() - 1)
-    sign = "-" if x < 0 else ""
-    if power == 0:
-        return f"{sign}{odd}"
-    return f"{sign}2^{power}" if odd == 1 else f"{sign}{odd} × 2^{power}"
-
-
-def _short(x: float | Fraction) -> str:
-    """A number in a few characters: small and huge powers of two as such."""
-    exact = Fraction(x)
-    power = _exact(exact)
-    if power.startswith("2^") and not 1 <= exact < 2**20:
-        return power
-    return f"{Decimal(exact.numerator) / Decimal(exact.denominator):.{11 if exact < 10**10 else 6}g}"
 
 
 # --- halfulp show -----------------------------------------------------------------------------------------------------
@@ -480,21 +446,21 @@ def _show_command(
         raise Refused(f"{len(what)} codes or values given ({' '.join(what)}): show takes one")
     if fmt is None:
         raise Refused("of which format? add --format, as in --format float8_e4m3fn; halfulp formats lists all")
-    return functools.partial(_show, what[0], fmt, rounding, policy, as_json)
+    name, text = fmt, what[0]
 
+    def work() -> int:
+        fmt = _format(name)
+        code, rounded = _code_of(text, fmt), None
+        if code is None:
+            code, rounded = _rounded(text, fmt, rounding or "nearest_even", policy or "saturate")
+        elif rounding or policy:
+            raise Refused(
+                f"{text} is a code, which is not rounded: leave out --rounding and --policy, or give a number"
+            )
+        facts = _facts(code, fmt) | {"rounded": rounded, "limits": _format_dict(fmt)}
+        return _print_json(facts) if as_json else _print_facts(facts, fmt)
 
-def _show(text: str, name: str, rounding: str | None, policy: str | None, as_json: bool) -> int:
-    fmt = _format(name)
-    code, rounded = _code_of(text, fmt), None
-    if code is None:
-        code, rounded = _rounded(text, fmt, rounding or "nearest_even", policy or "saturate")
-    elif rounding or policy:
-        raise Refused(f"{text} is a code, which is not rounded: leave --rounding and --policy out, or give a number")
-    facts = _facts(code, fmt) | {"rounded": rounded, "limits": _format_dict(fmt)}
-    if as_json:
-        return _print_json(facts)
-    _print_facts(facts, fmt)
-    return 0
+    return work
 
 
 def _code_of(text: str, fmt: AnyFormat) -> int | None:
@@ -519,11 +485,11 @@ def _parsed(text: str) -> Fraction | float:
         elif "/" in text:
             return Fraction(text)
         else:
-            exact = Decimal(text)
-            if exact.is_finite() and exact and abs(exact.adjusted()) > 5000:
+            written = Decimal(text)
+            if written.is_finite() and written and abs(written.adjusted()) > 5000:
                 raise Refused(f"{text} is beyond 1e±5000, where no format has anything to show: give a number within")
-            if exact.is_finite() and exact:
-                return Fraction(exact)
+            if written.is_finite() and written:
+                return Fraction(written)
             number = float(text)
     except (ArithmeticError, ValueError) as error:
         raise Refused(wrong) from error
@@ -554,7 +520,7 @@ def _facts(code: int, fmt: AnyFormat) -> dict[str, Any]:
     import precision as P
 
     value = float(P.decode(np.uint64(code), fmt, "float64"))
-    digits, exact = f"{code:0{fmt.bits}b}", math.isfinite(value)
+    digits, finite = f"{code:0{fmt.bits}b}", math.isfinite(value)
     cuts = {"bits": fmt.bits}
     if isinstance(fmt, P.Format):
         cuts = {"sign": int(fmt.signed), "exponent": fmt.exponent_bits, "mantissa": fmt.mantissa_bits}
@@ -568,9 +534,9 @@ def _facts(code: int, fmt: AnyFormat) -> dict[str, Any]:
         "code": code,
         "fields": drawn,
         "class": P.CLASSES[int(P.classify(np.uint64(code), fmt))],
-        "value": _json_number(value),
-        "exact": _exact(Fraction(value)) if exact else None,
-        "hex": re.sub(r"\.?0*p", "p", value.hex()) if exact else None,
+        "value": json_number(value),
+        "exact": exact(Fraction(value)) if finite else None,
+        "hex": re.sub(r"\.?0*p", "p", value.hex()) if finite else None,
         "below": _neighbour(code, value, fmt, up=False),
         "above": _neighbour(code, value, fmt, up=True),
     }
@@ -592,7 +558,7 @@ def _neighbour(code: int, value: float, fmt: AnyFormat, *, up: bool) -> dict[str
         return None
     found: dict[str, Any] = {"code": None, "value": None}
     if moved:
-        found = {"code": int(P.encode(np.float64(there), fmt, policy="ieee")), "value": _json_number(there)}
+        found = {"code": int(P.encode(np.float64(there), fmt, policy="ieee")), "value": json_number(there)}
     elif outward and code + 1 < 1 << fmt.bits and np.isnan(P.decode(np.uint64(code + 1), fmt)):
         found = {"code": code + 1, "value": "nan"}
     if moved and math.isfinite(there) and math.isfinite(value):
@@ -603,30 +569,17 @@ def _neighbour(code: int, value: float, fmt: AnyFormat, *, up: bool) -> dict[str
     else:
         return None
     tie = P.exact.round(middle, fmt, policy="ieee")
-    return found | {"midpoint": _json_number(middle), "midpoint_text": _decimal(middle), "tie": tie}
+    return found | {"midpoint": json_number(middle), "midpoint_text": decimal(middle), "tie": tie}
 
 
-def _decimal(x: Fraction | float) -> str:
-    """A number in decimal with all its digits, or as n × 2^k where they are many."""
-    if not isinstance(x, Fraction):
-        if not math.isfinite(x) or x == 0:
-            return {"nan": "NaN", "0.0": "0", "-0.0": "-0"}.get(str(x), str(x))
-        x = Fraction(x)
-    with localcontext(prec=2000):  # a float64 has up to 767 digits
-        exact = (Decimal(x.numerator) / Decimal(x.denominator)).normalize()
-        if len(exact.as_tuple().digits) > 20:
-            return f"{_exact(x)} ≈ {exact:.6g}"
-        return f"{exact:f}" if -7 < exact.adjusted() < 20 else f"{exact:e}"
-
-
-def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> None:
+def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> int:
     from rich.text import Text
 
     console = _console()
     width = -(-fmt.bits // 4) + 2
 
     def coded(code: int | None, value: Any) -> str:
-        return "nothing" if code is None else f"{code:#0{width}x} = {_decimal(float(value))}"
+        return "nothing" if code is None else f"{code:#0{width}x} = {decimal(float(value))}"
 
     def line(name: str, text: str) -> None:
         console.print(Text(f"{name:<10} ", "dim").append(Text(text, "default")), soft_wrap=True)
@@ -635,14 +588,14 @@ def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> None:
     if rounded:
         off = {None: "", 0.0: ", exactly"}.get(rounded["error_ulp"], f", an error of {rounded['error_ulp'] or 0:g} ulp")
         how = f"rounded {rounded['rounding']}, policy {rounded['policy']}"
-        console.print(f"{rounded['from']} {how}: {_decimal(value)}{off}\n", soft_wrap=True)
+        console.print(f"{rounded['from']} {how}: {decimal(value)}{off}\n", soft_wrap=True)
     console.print(Text(f"{fmt}  {facts['code']:#0{width}x}", "bold"))
     console.print()
     for drawn in _drawing(facts, fmt):
         console.print(drawn, soft_wrap=True)
     console.print()
     line("class", facts["class"])
-    forms = [_decimal(value), *(str(facts[key]) for key in ("exact", "hex") if value and facts[key])]
+    forms = [decimal(value), *(str(facts[key]) for key in ("exact", "hex") if value and facts[key])]
     line("value", " = ".join(form for i, form in enumerate(forms) if i == 0 or form not in forms[0]))
     for side in ("above", "below"):
         there = facts[side]
@@ -652,24 +605,17 @@ def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> None:
         edge = there["value"] in (None, "nan", "inf", "-inf") or math.isinf(value)
         text = f"{coded(there['code'], there['value'])}; {'overflow threshold' if edge else 'midpoint'}"
         line(side, f"{text} {there['midpoint_text']}, a tie goes to {there['tie']:#0{width}x}")
-    line("format", _limits(fmt))
-
-
-def _limits(fmt: AnyFormat) -> str:
-    facts = [
-        f"max {_short(fmt.max)}",
-        f"overflow {_overflow(fmt)}",
-        f"smallest normal {_short(fmt.smallest_normal)}",
-    ]
+    limits = f"max {short(fmt.max)}, overflow {_overflow(fmt)}, smallest normal {short(fmt.smallest_normal)}"
     if fmt.smallest_subnormal != fmt.smallest_normal:
-        facts.append(f"subnormal {_short(fmt.smallest_subnormal)}")
+        limits += f", subnormal {short(fmt.smallest_subnormal)}"
     if fmt.underflow_threshold is not None:
-        facts.append(f"zero ≤ {_short(fmt.underflow_threshold)}")
-    return ", ".join(facts)
+        limits += f", zero ≤ {short(fmt.underflow_threshold)}"
+    line("format", limits)
+    return 0
 
 
 def _overflow(fmt: AnyFormat) -> str:
-    return f"{'≥' if fmt.overflow_tie == 'overflows' else '>'} {_short(fmt.overflow_threshold)}"
+    return f"{'≥' if fmt.overflow_tie == 'overflows' else '>'} {short(fmt.overflow_threshold)}"
 
 
 _COLOURS = {"sign": "red", "exponent": "green", "mantissa": "cyan", "bits": "cyan"}
@@ -697,7 +643,7 @@ def _meaning(part: str, bits: str, kind: str, fmt: AnyFormat) -> str:
     if part == "sign":
         return "-" if field else "+"
     if kind in ("nan", "infinity"):
-        return _decimal(float("nan" if kind == "nan" else "inf")) if part == "exponent" else ""
+        return decimal(float("nan" if kind == "nan" else "inf")) if part == "exponent" else ""
     subnormal = kind in ("zero", "subnormal")
     if part == "exponent":
         return f"2^{fmt.emin if subnormal else field + fmt.emin - int(fmt.zero)}"

@@ -21,13 +21,16 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import math
 import os
 import platform
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +42,26 @@ if TYPE_CHECKING:
     from attention.masks import Alignment
     from precision.formats import AnyFormat
 
-__all__ = ["PARTS", "Report", "Result", "Task", "environment", "tasks", "verify"]
+__all__ = [
+    "PARTS",
+    "Report",
+    "Result",
+    "Task",
+    "decimal",
+    "environment",
+    "exact",
+    "json_number",
+    "short",
+    "tasks",
+    "verify",
+]
 
 PARTS = ("casts", "silicon", "attention", "cuda")
 """What `verify` runs, in this order."""
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
 _COMPILED = ("bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn")  # each costs seconds of compiler
-_CUDA_PROCESSES = 4  # each holds a CUDA context of some hundred megabytes
+_CUDA_PROCESSES = 8  # each holds a CUDA context of some hundred megabytes
 _CAST_FAMILIES = ("decoding", "encoding", "rounding", "stochastic")
 _FAMILIES = (*_CAST_FAMILIES, "casts", *PARTS[1:])  # as the table has them
 _FREED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -175,19 +190,7 @@ class Report:
                 law: {column: dict(self.cells[law, column]) for column in self.columns() if (law, column) in self.cells}
                 for law in self.laws()
             },
-            "found": [
-                {
-                    "part": r.part,
-                    "law": r.law,
-                    "format": r.column,
-                    "case": r.case,
-                    "subject": r.subject,
-                    "status": r.status,
-                    "detail": r.detail,
-                    "counterexample": r.counterexample,
-                }
-                for r in self.found
-            ],
+            "found": [asdict(result) for result in self.found],
         }
 
 
@@ -416,20 +419,24 @@ def _on_both(kind: str, x: Tensor, fmt: str, rounding: Any, policy: str, *, comp
 
     import precision as P
 
-    function = getattr(P, kind)
-    how = {} if kind == "decode" else {"rounding": rounding, "policy": policy}
-    call = functools.partial(function, **how)
-
-    def on_device(tensor: Tensor) -> Tensor:
-        result: Tensor = call(tensor, fmt)
-        return result
-
-    run = torch.compile(on_device, fullgraph=True) if compiled else on_device
-    expected, got = on_device(x), run(x.cuda()).cpu()
     law = f"cuda.{'compiled_' if compiled else ''}{kind}_gives_the_bits_of_the_cpu"
     mode = rounding if isinstance(rounding, str) else rounding.name
-    dtype = str(x.dtype).removeprefix("torch.")
     case, subject = law_id(law, fmt, mode), f"ours/{policy} on cuda" if policy else "ours on cuda"
+
+    def call(tensor: Tensor) -> Tensor:
+        how = {} if kind == "decode" else {"rounding": rounding, "policy": policy}
+        if isinstance(rounding, P.Rounding):
+            bits = rounding.random_bits.to(tensor.device)
+            how["rounding"] = P.stochastic(random_bits=bits, bits=rounding.bits)
+        result: Tensor = getattr(P, kind)(tensor, fmt, **how)
+        return result
+
+    expected = call(x)
+    try:
+        got = (torch.compile(call, fullgraph=True) if compiled else call)(x.cuda()).cpu()
+    except Exception as error:  # noqa: BLE001 - one case must not hide the others
+        return Result("cuda", law, fmt, case, subject, "error", f"{case}: {type(error).__name__}: {error}")
+    dtype = str(x.dtype).removeprefix("torch.")
     size = expected.element_size()
     words = [t.contiguous().view(torch.uint8).reshape(-1, t.element_size()) for t in (expected, got)]
     wrong = (words[0] != words[1]).any(1).nonzero().reshape(-1) if expected.dtype == got.dtype else torch.arange(1)
@@ -522,3 +529,48 @@ def _start_worker() -> None:
     """One thread a process, set before NumPy and torch are loaded; Ctrl-C is the parent's affair."""
     os.environ |= _FREED
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# --- Numbers as text --------------------------------------------------------------------------------------------------
+
+
+def json_number(x: Any) -> Any:
+    """A number as JSON can hold it: text for NaN, infinities and fractions that are no float64."""
+    if isinstance(x, Fraction):
+        return float(x) if abs(x) < 2**1023 and Fraction(float(x)) == x else exact(x)
+    return x if not isinstance(x, float) or math.isfinite(x) else str(x)
+
+
+def exact(x: Fraction) -> str:
+    """A dyadic fraction as n × 2^k with an odd n."""
+    if x == 0:
+        return "0"
+    numerator = abs(x.numerator)
+    power = (numerator & -numerator).bit_length() - 1
+    odd, power = numerator >> power, power - (x.denominator.bit_length() - 1)
+    sign = "-" if x < 0 else ""
+    if power == 0:
+        return f"{sign}{odd}"
+    return f"{sign}2^{power}" if odd == 1 else f"{sign}{odd} × 2^{power}"
+
+
+def short(x: float | Fraction) -> str:
+    """A number in a few characters: small and huge powers of two as such."""
+    fraction = Fraction(x)
+    power = exact(fraction)
+    if power.startswith("2^") and not 1 <= fraction < 2**20:
+        return power
+    return f"{Decimal(fraction.numerator) / Decimal(fraction.denominator):.{11 if fraction < 10**10 else 6}g}"
+
+
+def decimal(x: Fraction | float) -> str:
+    """A number in decimal with all its digits, or as n × 2^k where they are many."""
+    if not isinstance(x, Fraction):
+        if not math.isfinite(x) or x == 0:
+            return {"nan": "NaN", "0.0": "0", "-0.0": "-0"}.get(str(x), str(x))
+        x = Fraction(x)
+    with localcontext(prec=2000):  # a float64 has up to 767 digits
+        written = (Decimal(x.numerator) / Decimal(x.denominator)).normalize()
+        if len(written.as_tuple().digits) > 20:
+            return f"{exact(x)} ≈ {written:.6g}"
+        return f"{written:f}" if -7 < written.adjusted() < 20 else f"{written:e}"

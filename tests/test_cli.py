@@ -92,7 +92,7 @@ REFUSED = {
     "show 0x_ --format int8": "halfulp show: '0x_' is no code: write 0x7e or 0b1111110",
     "show 1 --format int8 --rounding up": "halfulp show: unknown rounding 'up': there are nearest_even, ",
     "show 1 --format int8 --policy strict": "halfulp show: unknown policy 'strict': there are saturate, ",
-    "show 0x1 --format int8 --policy ieee": "halfulp show: 0x1 is a code, which is not rounded: leave --rounding and ",
+    "show 0x1 --format int8 --policy ieee": "halfulp show: 0x1 is a code, which is not rounded: leave out --rounding and --policy, or give a ",
     "inspect": "halfulp inspect: Missing argument",
     "inspect no/such/file": "halfulp inspect: no/such/file: no such file or folder",
     "inspect . --all --formats int8": "halfulp inspect: --formats and --all say different things: give one of them",
@@ -325,7 +325,7 @@ def test_verify_finds_a_planted_bug_as_json(monkeypatch):
     report = document("verify", "--formats", "float6_e2m3fn", "--jobs", "1", status=1)
     assert not report["ok"]
     first = next(f for f in report["found"] if f["law"] == "rounding.ties_go_to_even")
-    assert (first["format"], first["subject"], first["status"]) == ("float6_e2m3fn", "ours", "broken")
+    assert (first["column"], first["subject"], first["status"]) == ("float6_e2m3fn", "ours", "broken")
     assert first["counterexample"]["input_bits"]
     assert set(first["counterexample"]) == {"where", "got", "expected", "input_bits", "notes", "wrong", "of"}
 
