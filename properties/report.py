@@ -7,7 +7,8 @@
 * attention: all laws of `properties.laws.attention` on every family of data in float16, bfloat16 and float32;
 * cuda, where there is a device: rounding, encoding and decoding give the CPU's bits, attention keeps its bounds.
 
-Importing this module loads neither NumPy nor torch: the work is described in one process and done in others.
+Importing this module loads neither NumPy nor torch: the work is described in one process and done in others. At its end
+is how the commands write numbers: `exact`, `decimal`, `short` for people, `json_number` for machines.
 
 >>> from properties.report import verify
 >>> report = verify(formats=["float4_e2m1fn"], parts=["silicon"])

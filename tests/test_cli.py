@@ -92,7 +92,7 @@ REFUSED = {
     "show 0x_ --format int8": "halfulp show: '0x_' is no code: write 0x7e or 0b1111110",
     "show 1 --format int8 --rounding up": "halfulp show: unknown rounding 'up': there are nearest_even, ",
     "show 1 --format int8 --policy strict": "halfulp show: unknown policy 'strict': there are saturate, ",
-    "show 0x1 --format int8 --policy ieee": "halfulp show: 0x1 is a code, which is not rounded: leave out --rounding and --policy, or give a ",
+    "show 0x1 --format int8 --policy ieee": "halfulp show: 0x1 is a code, which is not rounded: leave out --",
     "inspect": "halfulp inspect: Missing argument",
     "inspect no/such/file": "halfulp inspect: no/such/file: no such file or folder",
     "inspect . --all --formats int8": "halfulp inspect: --formats and --all say different things: give one of them",
