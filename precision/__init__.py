@@ -28,7 +28,8 @@ from precision.codec import (
     values,
 )
 from precision.formats import FORMATS, Format, IntFormat, formats, get_format
-from precision.rounding import POLICIES, ROUNDINGS, Policy, Rounding, get_policy, round_to, stochastic
+from precision.policies import POLICIES, ROUNDINGS, Policy, Rounding, get_policy, stochastic
+from precision.rounding import round_to
 
 try:
     __version__ = _version("halfulp")

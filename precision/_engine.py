@@ -4,7 +4,7 @@
   only sign, exponent and m + 2 mantissa bits remain, and the last of them is OR-ed with everything shifted out. Each
   value of the format and each midpoint between two has zeros in and below that bit, so no rounding boundary falls
   inside a class of patterns with the same index, and one member of the class, `index << shift`, answers for all. The
-  table is the exact definition called on 2^(11+m) patterns, whatever the mode and policy: no branch for NaN or overflow.
+  table is the exact definition called on 2^(11+m) patterns, whatever mode and policy: no branch for NaN or overflow.
 * Formats too wide for a table, and stochastic rounding: the definition itself, in blocks that stay in cache.
 * CUDA tensors: the definition recorded as C and compiled into one elementwise kernel by torch's NVRTC jiterator.
 * Tensors that a compiler traces, or of another device: the definition on tensors.
@@ -26,8 +26,6 @@ import numpy as np
 
 from precision import _patterns
 from precision._array import (
-    BFLOAT16,
-    FLOAT16,
     FLOAT32,
     FLOAT64,
     INTEGERS,
@@ -356,23 +354,25 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
         pattern = kept.astype(np.float64).view(np.int64) + np.where(big, 11 << 52, 0)
         pattern = np.where(negative, pattern | FLOAT64.sign, pattern)
         result = _numpy_patterns(job, np.ascontiguousarray(pattern).reshape(x.shape), FLOAT64, random)
-        if job.fmt.mantissa_bits > 40 and bool(
-            big.any()
-        ):  # the 42 bits that `kept` has do not decide: Python's integers do
+        # `kept` has 42 bits and the sticky one; where these do not decide, Python's integers do.
+        if job.fmt.mantissa_bits + job.random_bits > 40 and bool(big.any()):
             where = np.nonzero(big.reshape(-1))[0]
             r = None if random is None else random.reshape(-1)
             for i in where.tolist():
                 value = int(x.reshape(-1)[i])
-                drop = max(abs(value).bit_length() - job.fmt.mantissa_bits - isinstance(job.fmt, Format), 0)
+                digits = job.fmt.mantissa_bits + isinstance(job.fmt, Format)
+                drop = max(abs(value).bit_length() - digits, job.fmt.least_parts[1], 0)
                 y = _patterns.round_integer(abs(value), drop, value < 0, job, None if r is None else int(r[i]))
                 bits = np.array(float(y if value >= 0 else -y)).view(np.int64)
-                part = Job(job.kind, job.fmt, "toward_zero", job.policy)
+                part = Job(
+                    job.kind, job.fmt, "nearest_even" if job.random_bits else job.mode, job.policy
+                )  # may overflow
                 result.reshape(-1)[i] = _numpy_patterns(part, bits, FLOAT64, None)
     if job.kind == "encode":
         return result
     values = result.view(np.float64)
     info = np.iinfo(x.dtype)
-    fits = (values >= float(info.min)) & (values < float(info.max + 1))
+    fits = (values >= float(info.min)) & (values < float(info.max + 1)) & (np.floor(values) == values)
     if not bool(fits.all()):
         first = values.reshape(-1)[int(np.argmin(fits.reshape(-1)))]
         raise ValueError(
@@ -411,7 +411,7 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
             random = torch.as_tensor(random, device=x.device)
         if random.is_floating_point() or random.is_complex() or random.dtype == torch.bool:
             raise TypeError(f"random_bits has dtype {random.dtype}; it must hold integers in [0, 2^{job.random_bits})")
-        random = random.to(torch.int64) & ((1 << job.random_bits) - 1)
+        random = random.to(x.device, torch.int64) & ((1 << job.random_bits) - 1)
     pattern = x.view(_torch_integer(torch, layout.bits))
     if x.is_cuda and not traced:
         out = _cuda_kernel(job, layout)(pattern, random)

@@ -19,7 +19,7 @@ from precision._array import FLOAT64, Layout
 from precision.formats import AnyFormat, Format, IntFormat
 
 if TYPE_CHECKING:
-    from precision.rounding import Policy
+    from precision.policies import Policy
 
 
 @dataclass(frozen=True, eq=False)  # `rounding.job` makes one object per description, so identity is enough (and fast)

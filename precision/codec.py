@@ -26,7 +26,8 @@ import numpy as np
 from precision import _engine, _patterns
 from precision._array import FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, Layout
 from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
-from precision.rounding import Policy, Rounding, job
+from precision.policies import Policy, Rounding
+from precision.rounding import job
 
 __all__ = [
     "CLASSES",

@@ -44,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision.formats import AnyFormat, Format, IntFormat, get_format
-from precision.rounding import ROUNDINGS, Policy, Rounding, get_policy
+from precision.policies import ROUNDINGS, Policy, Rounding, get_policy
 
 __all__ = [
     "How",

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import precision as P
 from precision.formats import get_format
-from precision.rounding import Policy
+from precision.policies import Policy
 
 __all__ = [
     "CASTS",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from precision.formats import AnyFormat
-    from precision.rounding import Policy
+    from precision.policies import Policy
 
     Array = NDArray[Any]
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from precision.formats import AnyFormat
-    from precision.rounding import Policy
+    from precision.policies import Policy
     from properties.subjects import Codec
 
     Floats = NDArray[np.float64]
