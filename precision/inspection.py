@@ -227,14 +227,29 @@ class Inspection:
         result.append("these are errors of the weights; what a task loses, only running the model tells")
         return result
 
-    def __str__(self) -> str:
+    def listing(self) -> Table:
+        """Every tensor, in the order of the files: what it holds, and how it is stored."""
+        columns = ("tensor", "size", "zeros", "NaN", "Inf", "subnormal", "largest", "dtype and shape")
+        lines = []
+        for t in self.tensors:
+            counts = map(str, (t.size, t.zeros, t.nan, t.infinite, t.subnormal))
+            stored = f"{t.dtype} {'×'.join(map(str, t.shape)) or 'scalar'} {t.remark}".rstrip()
+            lines.append((t.name, *counts, f"{t.amax:.6g}", stored))
+        return Table(columns, tuple(lines))
+
+    def text(self, top: int = 1) -> str:
+        """All of it for a terminal; the `top` worst tensors of every row follow the summary if more than one is asked."""
         accuracy = "; SQNR of float32 and float64 tensors left out (fast)" if self.fast else ""
         rule = f"shares are of finite non-zero values; tensor scale: {SCALE_RULE}{accuracy}"
-        parts = [self.headline(), *(str(t) for t in self.tables() if self.judged), rule]
+        tables = ["\n\n".join(map(str, self.tables(top)))] if self.judged else []
+        parts = [self.headline(), *tables, rule]
         parts += [f"note    {note}" for note in self.notes()] + [
             f"advice  {line}" for line in self.advice() if self.judged
         ]
         return "\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.text()
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON takes it, without NaN and infinity: `sqnr_db` is null where `sqnr` is no number."""

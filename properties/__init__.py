@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from properties.laws import Broken, Case, Law, Unsupported, Verdict, laws
+from properties.laws import Broken, Case, Law, Unsupported, Verdict, laws, outcome
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,24 +132,16 @@ def inputs(subject: Codec, fmt: AnyFormat | str, *, deep: bool = False, seed: in
 def verdict(case: Case, subject: Codec, xs: Iterable[NDArray[Any]]) -> Verdict:
     """Whether one law holds in one case on all of `xs`; what the subject raises becomes the verdict "error"."""
     start = time.perf_counter()
-    name, fmt = case.law.id, str(case.fmt)
 
-    def found(status: Any, detail: str = "", counterexample: Broken | None = None) -> Verdict:
-        return Verdict(name, fmt, case.rounding, status, detail, counterexample, time.perf_counter() - start)
-
-    try:
+    def check_all() -> None:
         if case.law.id.startswith("decoding."):
             case.law(subject, case.fmt)
         else:
             for x in xs:
                 case.law(subject, case.fmt, case.rounding, x)
-    except Broken as broken:
-        return found("broken", str(broken), broken)
-    except Unsupported as unsupported:
-        return found("unsupported", str(unsupported))
-    except Exception as error:  # noqa: BLE001 - whatever the subject raises
-        return found("error", f"{type(error).__name__}: {error}")
-    return found("holds")
+
+    found = outcome(check_all)
+    return Verdict(case.law.id, str(case.fmt), case.rounding, *found, time.perf_counter() - start)
 
 
 def judge(

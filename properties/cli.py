@@ -36,23 +36,18 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from properties.report import decimal, exact, json_number, short
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from precision.formats import AnyFormat
-    from precision.inspection import Inspection, Table
-    from properties.report import Report, Result, Task
+    from properties.verification import Report, Result, Task
 
 __all__ = ["main"]
 
@@ -225,13 +220,13 @@ def _verify_command(
     def work() -> int:
         from concurrent.futures.process import BrokenProcessPool
 
-        from properties import report
+        from properties import verification
 
         chosen, processes = _formats(formats), jobs or _cpus()
         try:
             with _bar() as draw:
                 progress = _Lines(processes).finished if draw is None else functools.partial(_draw_task, draw)
-                found = report.verify(formats=chosen, deep=deep, jobs=processes, progress=progress)
+                found = verification.verify(formats=chosen, deep=deep, jobs=processes, progress=progress)
         except BrokenProcessPool as died:
             raise Refused(f"one of {processes} processes died, perhaps for want of memory: use fewer --jobs") from died
         if as_json:
@@ -339,22 +334,10 @@ def _inspect_command(
 
             csv.writer(sys.stdout, lineterminator="\n").writerows(found.csv_rows())
         else:
-            print(found, *found.tables(top)[1:], *([_every_tensor(found)] if verbose else []), sep="\n\n")
+            print(found.text(top), *([found.listing()] if verbose else []), sep="\n\n")
         return found.exit_status
 
     return work
-
-
-def _every_tensor(found: Inspection) -> Table:
-    from precision.inspection import Table
-
-    columns = ("tensor", "size", "zeros", "NaN", "Inf", "subnormal", "largest", "dtype and shape")
-    rows = []
-    for t in found.tensors:
-        counts = map(str, (t.size, t.zeros, t.nan, t.infinite, t.subnormal))
-        stored = f"{t.dtype} {'×'.join(map(str, t.shape)) or 'scalar'} {t.remark}".rstrip()
-        rows.append((t.name, *counts, f"{t.amax:.6g}", stored))
-    return Table(columns, tuple(rows))
 
 
 class _Seldom:
@@ -380,14 +363,16 @@ def _formats_command(as_json: JsonOption = False) -> Work:
 
 def _list_formats_as_json() -> int:
     import precision as P
+    from properties.anatomy import format_facts
 
-    return _print_json([_format_dict(fmt) for fmt in P.formats()])
+    return _print_json([format_facts(fmt) for fmt in P.formats()])
 
 
 def _list_formats() -> int:
     from rich.table import Table
 
     import precision as P
+    from properties.anatomy import format_facts, overflow, short
 
     console = _console(least=120)
     columns = ["name", "bits", "e/m", "bias", "max", "normal", "subnormal", "eps", "overflow", "Inf", "NaN", "source"]
@@ -397,10 +382,10 @@ def _list_formats() -> int:
     for column in table.columns:
         column.no_wrap, column.justify = True, "right" if column.header in ("bits", "bias", "max") else "left"
     for f in P.formats():
-        facts = _format_dict(f)
+        facts = format_facts(f)
         fields = f"{facts['exponent_bits']}/{facts['mantissa_bits']}" if "bias" in facts else "–"
         subnormal = "–" if f.smallest_subnormal == f.smallest_normal else short(f.smallest_subnormal)
-        numbers = (short(f.max), short(f.smallest_normal), subnormal, short(f.eps), _overflow(f))
+        numbers = (short(f.max), short(f.smallest_normal), subnormal, short(f.eps), overflow(f))
         special = ("yes" if f.infinities else "–", facts["nan"].replace("none", "–").replace("_", " "))
         row = (f.name, str(f.bits), fields, str(facts.get("bias", "–")), *numbers, *special, f.source)
         table.add_row(*row[: len(columns)])
@@ -409,20 +394,7 @@ def _list_formats() -> int:
     return 0
 
 
-def _format_dict(fmt: AnyFormat) -> dict[str, Any]:
-    """All facts of a format for JSON; a threshold that no float64 holds is written out."""
-    from dataclasses import fields
-
-    written = {f.name: getattr(fmt, f.name) for f in fields(fmt) if f.init}
-    facts = {"bits": fmt.bits, "infinities": fmt.infinities, "nan": "none"} | written
-    for name in ("max", "min", "smallest_normal", "smallest_subnormal", "eps", "overflow_threshold", "overflow_tie"):
-        facts[name] = json_number(getattr(fmt, name))
-    facts["underflow_threshold"] = json_number(fmt.underflow_threshold)
-    return facts | {"number_of_values": fmt.number_of_values}
-
-
 # --- halfulp show -----------------------------------------------------------------------------------------------------
-
 
 _SIGNED_WORD = re.compile(r"-(inf|nan)", re.IGNORECASE)
 
@@ -449,131 +421,22 @@ def _show_command(
     name, text = fmt, what[0]
 
     def work() -> int:
+        from properties import anatomy
+
         fmt = _format(name)
-        code, rounded = _code_of(text, fmt), None
-        if code is None:
-            code, rounded = _rounded(text, fmt, rounding or "nearest_even", policy or "saturate")
-        elif rounding or policy:
-            raise Refused(
-                f"{text} is a code, which is not rounded: leave out --rounding and --policy, or give a number"
-            )
-        facts = _facts(code, fmt) | {"rounded": rounded, "limits": _format_dict(fmt)}
+        try:
+            facts = anatomy.take_apart(text, fmt, rounding=rounding, policy=policy)
+        except ValueError as wrong:
+            raise Refused(str(wrong).replace("rounding= and policy=", "--rounding and --policy")) from wrong
         return _print_json(facts) if as_json else _print_facts(facts, fmt)
 
     return work
 
 
-def _code_of(text: str, fmt: AnyFormat) -> int | None:
-    """The code that is written as 0x... or 0b..., None for anything else; raises Refused where there is none such."""
-    if not re.fullmatch(r"0[xX][0-9a-fA-F_]+|0[bB][01_]+", text):
-        return None
-    try:
-        code = int(text, 0)
-    except ValueError as wrong:  # 0x_ and the like
-        raise Refused(f"{text!r} is no code: write 0x7e or 0b1111110") from wrong
-    if code >> fmt.bits:
-        raise Refused(f"there is no code {text}: {fmt} has {fmt.bits} bits, codes 0x0 to {(1 << fmt.bits) - 1:#x}")
-    return code
-
-
-def _parsed(text: str) -> Fraction | float:
-    """A number as written, exactly; a float where a Fraction would lose something: -0.0, inf, nan."""
-    wrong = f"{text!r} is neither a code (0x7e, 0b1111110) nor a number (464, -0.0, 1e-3, 1/3, 0x1.8p3, inf, nan)"
-    try:
-        if re.fullmatch(r"[+-]?0[xX].*", text):
-            number = float.fromhex(text)
-        elif "/" in text:
-            return Fraction(text)
-        else:
-            written = Decimal(text)
-            if written.is_finite() and written and abs(written.adjusted()) > 5000:
-                raise Refused(f"{text} is beyond 1e±5000, where no format has anything to show: give a number within")
-            if written.is_finite() and written:
-                return Fraction(written)
-            number = float(text)
-    except (ArithmeticError, ValueError) as error:
-        raise Refused(wrong) from error
-    return Fraction(number) if math.isfinite(number) and number else number
-
-
-def _rounded(text: str, fmt: AnyFormat, rounding: str, policy: str) -> tuple[int, dict[str, Any]]:
-    """The code of a number, rounded once from what was written, and how far off it is."""
-    import precision as P
-
-    for what, given, known in (("rounding", rounding, P.ROUNDINGS), ("policy", policy, P.POLICIES)):
-        if given not in known:
-            raise Refused(f"unknown {what} {given!r}: there are {', '.join(known)}")
-    x = _parsed(text)
-    code: int = P.exact.round(x, fmt, rounding=rounding, policy=policy)
-    value, error = P.exact.decode(code, fmt), None
-    if value.kind == "finite" and (isinstance(x, Fraction) or math.isfinite(x)):
-        clamped = float(min(max(Fraction(x), Fraction(fmt.min)), Fraction(fmt.max)))
-        spacings = (value.value - Fraction(x)) / Fraction(float(P.ulp(clamped, fmt)))
-        error = float(spacings) if abs(spacings) < 2**1000 else None  # beyond all floats: nobody counts ulps there
-    return code, {"from": text, "rounding": rounding, "policy": policy, "error_ulp": error}
-
-
-def _facts(code: int, fmt: AnyFormat) -> dict[str, Any]:
-    """What there is to know of a code, as JSON has it."""
-    import numpy as np
-
-    import precision as P
-
-    value = float(P.decode(np.uint64(code), fmt, "float64"))
-    digits, finite = f"{code:0{fmt.bits}b}", math.isfinite(value)
-    cuts = {"bits": fmt.bits}
-    if isinstance(fmt, P.Format):
-        cuts = {"sign": int(fmt.signed), "exponent": fmt.exponent_bits, "mantissa": fmt.mantissa_bits}
-    at, drawn = 0, {}
-    for part, size in cuts.items():
-        if size:
-            drawn[part] = digits[at : at + size]
-        at += size
-    return {
-        "format": fmt.name,
-        "code": code,
-        "fields": drawn,
-        "class": P.CLASSES[int(P.classify(np.uint64(code), fmt))],
-        "value": json_number(value),
-        "exact": exact(Fraction(value)) if finite else None,
-        "hex": re.sub(r"\.?0*p", "p", value.hex()) if finite else None,
-        "below": _neighbour(code, value, fmt, up=False),
-        "above": _neighbour(code, value, fmt, up=True),
-    }
-
-
-def _neighbour(code: int, value: float, fmt: AnyFormat, *, up: bool) -> dict[str, Any] | None:
-    """The next value in a direction with its code, the midpoint on the way, and the code that a tie there goes to.
-
-    Beyond the last finite value the threshold of overflow stands for the midpoint, and the value is NaN or missing
-    where the next code is NaN or there is none. None if there is nothing to say.
-    """
-    import numpy as np
-
-    import precision as P
-
-    there = float((P.next_up if up else P.next_down)(np.float64(value), fmt))
-    moved, outward = there != value, up or fmt.signed
-    if math.isnan(value) or (math.isinf(value) and not moved):
-        return None
-    found: dict[str, Any] = {"code": None, "value": None}
-    if moved:
-        found = {"code": int(P.encode(np.float64(there), fmt, policy="ieee")), "value": json_number(there)}
-    elif outward and code + 1 < 1 << fmt.bits and np.isnan(P.decode(np.uint64(code + 1), fmt)):
-        found = {"code": code + 1, "value": "nan"}
-    if moved and math.isfinite(there) and math.isfinite(value):
-        middle = (Fraction(value) + Fraction(there)) / 2
-    elif outward:
-        top = Fraction(fmt.overflow_threshold)
-        middle = top if max(value, there) > 0 else Fraction(fmt.min) - (top - Fraction(fmt.max))
-    else:
-        return None
-    tie = P.exact.round(middle, fmt, policy="ieee")
-    return found | {"midpoint": json_number(middle), "midpoint_text": decimal(middle), "tie": tie}
-
-
 def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> int:
     from rich.text import Text
+
+    from properties.anatomy import decimal, overflow, short
 
     console = _console()
     width = -(-fmt.bits // 4) + 2
@@ -605,17 +468,13 @@ def _print_facts(facts: dict[str, Any], fmt: AnyFormat) -> int:
         edge = there["value"] in (None, "nan", "inf", "-inf") or math.isinf(value)
         text = f"{coded(there['code'], there['value'])}; {'overflow threshold' if edge else 'midpoint'}"
         line(side, f"{text} {there['midpoint_text']}, a tie goes to {there['tie']:#0{width}x}")
-    limits = f"max {short(fmt.max)}, overflow {_overflow(fmt)}, smallest normal {short(fmt.smallest_normal)}"
+    limits = f"max {short(fmt.max)}, overflow {overflow(fmt)}, smallest normal {short(fmt.smallest_normal)}"
     if fmt.smallest_subnormal != fmt.smallest_normal:
         limits += f", subnormal {short(fmt.smallest_subnormal)}"
     if fmt.underflow_threshold is not None:
         limits += f", zero ≤ {short(fmt.underflow_threshold)}"
     line("format", limits)
     return 0
-
-
-def _overflow(fmt: AnyFormat) -> str:
-    return f"{'≥' if fmt.overflow_tie == 'overflows' else '>'} {short(fmt.overflow_threshold)}"
 
 
 _COLOURS = {"sign": "red", "exponent": "green", "mantissa": "cyan", "bits": "cyan"}
@@ -625,29 +484,16 @@ def _drawing(facts: dict[str, Any], fmt: AnyFormat) -> list[Text]:
     """Three lines: the names of the fields, their bits, what they mean."""
     from rich.text import Text
 
-    rows: list[tuple[str, str, str, str]] = []
-    for part, bits in facts["fields"].items():
-        rows.append((part, bits, _meaning(part, bits, facts["class"], fmt), _COLOURS[part]))
+    from properties.anatomy import meaning
+
+    fields: dict[str, str] = facts["fields"]
+    rows = [(part, bits, meaning(part, bits, facts["class"], fmt), _COLOURS[part]) for part, bits in fields.items()]
     lines = [Text("  ") for _ in range(3)]
     for *texts, colour in rows:
         width = max(map(len, texts)) + 2
         for text, drawn, style in zip(texts, lines, ("dim", f"bold {colour}", colour), strict=True):
             drawn.append(f"{text:<{width}}", style)
     return lines
-
-
-def _meaning(part: str, bits: str, kind: str, fmt: AnyFormat) -> str:
-    field = int(bits, 2)
-    if part == "bits":
-        return "two's complement" if fmt.signed else "unsigned"
-    if part == "sign":
-        return "-" if field else "+"
-    if kind in ("nan", "infinity"):
-        return decimal(float("nan" if kind == "nan" else "inf")) if part == "exponent" else ""
-    subnormal = kind in ("zero", "subnormal")
-    if part == "exponent":
-        return f"2^{fmt.emin if subnormal else field + fmt.emin - int(fmt.zero)}"
-    return f"{int(not subnormal)} + {field}/{1 << len(bits)}"
 
 
 if __name__ == "__main__":

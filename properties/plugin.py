@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from properties.laws import Case
-from properties.laws import laws as laws_of
+from properties.laws import Case, laws, staircase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -205,7 +204,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("law_case", [_param(case, session) for case in session.cases])
     if "drawn_law" in metafunc.fixturenames:
         session = _session(metafunc.config)
-        sound: dict[str, list[Case]] = {law.id: [] for family in _DRAWN_FAMILIES for law in laws_of(family).values()}
+        sound: dict[str, list[Case]] = {law.id: [] for family in _DRAWN_FAMILIES for law in laws(family).values()}
         for case in session.cases:
             if case.law.id in sound and session.expectation(case) is None:
                 sound[case.law.id].append(case)
@@ -245,13 +244,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                     cells[law, fmt] = max(cells.get((law, fmt), "+"), symbol, key=_WORST.index)
     if not cells:
         return
-    laws = list(dict.fromkeys(law for law, _ in cells))
     formats = list(dict.fromkeys(fmt for _, fmt in cells))
-    width = max(map(len, laws)) + 1
-    write = terminalreporter.write_line
     terminalreporter.section("laws by format")
-    for depth, fmt in enumerate(formats):
-        write(f"{'':{width}}{'| ' * depth}{fmt}")
-    for law in sorted(laws):
-        write(f"{law:{width}}{' '.join(cells.get((law, fmt), ' ') for fmt in formats)}")
-    write("+ holds   X broken   x broken as expected   ! holds unexpectedly   - not offered or skipped")
+    for line in staircase(sorted({law for law, _ in cells}), formats, lambda law, fmt: cells.get((law, fmt), " ")):
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(
+        "+ holds   X broken   x broken as expected   ! holds unexpectedly   - not offered or skipped"
+    )

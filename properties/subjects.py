@@ -1,8 +1,10 @@
-"""What can be judged: the `Codec` protocol, and adapters for this project and its peers.
+"""What can be judged: the protocols `Codec` and `Attention`, and adapters for this project and its peers.
 
 A codec rounds float32 (or more) to the values of a narrow format, and may encode and decode. It states the formats it
 offers and the `Policy` it claims for each: overflow, infinity, NaN and zero have several legal answers (OCP OFP8 1.0
 section 5.2; OCP MX 1.0 section 6), so a subject is judged by its own claim, and by the same law for everything else.
+
+An attention is a function of three tensors. Importing this module loads no torch: a subject loads what it needs.
 
 >>> from properties.subjects import from_function, load
 >>> ours = load("ours")
@@ -27,7 +29,10 @@ import precision as P
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
+    from attention import AttentionResult
+    from attention.masks import Alignment
     from precision.formats import AnyFormat
     from precision.policies import Policy
 
@@ -35,10 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SUBJECTS",
+    "Attention",
     "Codec",
     "FunctionCodec",
     "Gfloat",
     "MlDtypes",
+    "OurAttention",
     "Ours",
     "Torch",
     "ability",
@@ -392,3 +399,49 @@ def _import(spec: str) -> Any:
         thing = getattr(thing, part)
     made = callable(thing) and (isinstance(thing, type) or not hasattr(thing, "round"))
     return thing() if made else thing
+
+
+# --- Attention --------------------------------------------------------------------------------------------------------
+
+
+class Attention(Protocol):
+    """Attention of (batch, heads, length, dim) tensors, fewer key and value heads than query heads included.
+
+    The options it is passed are `causal="top_left"|"bottom_right"` and `scale=`, only where the problem has them, and
+    `tile_q=`, `tile_k=` if it takes both. It may have an attribute `tile_k`: it then claims to sum as
+    `attention.flash_attention` does with that tile size and is judged by the tighter bound.
+    """
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, /, **options: Any) -> Any:
+        """out, or (out, lse) with a natural lse, or an object that unpacks into them."""
+
+
+class OurAttention:
+    """`attention.flash_attention`, computed on a device (by default where the tensors are; the answer comes back)."""
+
+    def __init__(self, tile_q: int = 64, tile_k: int = 64, *, device: str = "") -> None:
+        self.name = f"ours on {device}" if device else "ours"
+        self.device = device
+        self.tile_q = tile_q
+        self.tile_k = tile_k
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        causal: Alignment | None = None,
+        scale: float | None = None,
+        tile_q: int | None = None,
+        tile_k: int | None = None,
+    ) -> AttentionResult:
+        """Attention with these tiles, those of the constructor by default."""
+        import attention as A
+
+        mask = A.causal(causal) if causal else None
+        tile_q, tile_k = tile_q or self.tile_q, tile_k or self.tile_k
+        home = q.device
+        q, k, v = (x.to(self.device or home) for x in (q, k, v))
+        out, lse = A.flash_attention(q, k, v, mask=mask, scale=scale, tile_q=tile_q, tile_k=tile_k)
+        return A.AttentionResult(out.to(home), lse.to(home))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import attention as A
 from attention.masks import Mask
 from properties.laws import Unsupported, laws
-from properties.laws.attention import DTYPES, FAMILIES, Ours, make
+from properties.problems import DTYPES, FAMILIES, make
+from properties.subjects import OurAttention
 
 LAWS = laws("attention")
 INTS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
@@ -70,7 +71,7 @@ def check(law, subject, problem, *excuses):
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(), tile_q=tiles, tile_k=tiles)
 def test_flash_attention_obeys(law, problem, tile_q, tile_k):
-    check(law, Ours(tile_q, tile_k), problem, "is not causal")
+    check(law, OurAttention(tile_q, tile_k), problem, "is not causal")
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=str)

@@ -16,7 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import attention as A
 import attention.bounds
 from properties.laws import Broken, Unsupported, laws
-from properties.laws.attention import DTYPES, FAMILIES, Ours, Problem, looseness, make, problems
+from properties.laws.attention import looseness
+from properties.problems import DTYPES, FAMILIES, Problem, make, problems
+from properties.subjects import OurAttention
 
 LAWS = laws("attention")
 OUT, LSE = LAWS["out_is_within_the_certain_bound"], LAWS["lse_is_within_the_certain_bound"]
@@ -41,8 +43,8 @@ SETTINGS = {
 @given(drawn=st.fixed_dictionaries(SETTINGS), tile_q=st.integers(1, 33), tile_k=st.integers(1, 33))
 def test_flash_attention_never_leaves_the_certain_bound(family, drawn, tile_q, tile_k):
     problem = make(family, **drawn)
-    OUT(Ours(tile_q, tile_k), problem)
-    LSE(Ours(tile_q, tile_k), problem)
+    OUT(OurAttention(tile_q, tile_k), problem)
+    LSE(OurAttention(tile_q, tile_k), problem)
 
 
 def sdpa(backend):
@@ -340,7 +342,7 @@ def print_looseness():
         for dtype in ("float32", "bfloat16", "float16"):
             for causal in (None, "bottom_right"):
                 problem = make(family, dtype=dtype, causal=causal, queries=96, keys=320, head_dim=64, value_dim=64)
-                ratios = looseness(Ours(), problem)
+                ratios = looseness(OurAttention(), problem)
                 print(f"{family:24}{dtype:10}{causal or 'full':14}" + "".join(f"{ratios[n]:13.4g}" for n in columns))
 
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import precision as P
-import properties.report
+import properties.verification
 from properties import silicon
 from properties.cli import main
-from properties.subjects import Ours
+from properties.subjects import OurAttention, Ours
 
 HOME = Path(properties.__file__).parents[1]
 
@@ -114,7 +114,7 @@ def test_an_interrupted_run_is_quiet(monkeypatch):
     def interrupted(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(properties.report, "verify", interrupted)
+    monkeypatch.setattr(properties.verification, "verify", interrupted)
     status, out, err = run("verify", "--json")
     assert (status, out) == (130, "")
     assert "Traceback" not in err
@@ -337,7 +337,7 @@ def test_verify_finds_a_wrong_silicon_bit(monkeypatch):
         return right(name) + right(name).dtype.type(1)
 
     monkeypatch.setattr(silicon, "recording", recording)
-    report = properties.report.verify(formats=["float4_e2m1fn"], parts=["silicon"])
+    report = properties.verification.verify(formats=["float4_e2m1fn"], parts=["silicon"])
     assert not report.ok
     assert {r.law for r in report.found} == {"silicon.casts_are_as_on_the_card", "silicon.tables_are_as_on_the_card"}
     assert any("differ from the card" in r.detail for r in report.found)
@@ -345,18 +345,16 @@ def test_verify_finds_a_wrong_silicon_bit(monkeypatch):
 
 
 def test_verify_finds_wrong_attention(monkeypatch):
-    from properties.laws import attention as family
-
-    right = family.Ours.__call__
+    right = OurAttention.__call__
 
     def late(self, q, k, v, *, scale=None, **options):
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         return right(self, q, k, v, scale=1.01 * scale, **options)
 
-    monkeypatch.setattr(family.Ours, "__call__", late)
-    task = next(t for t in properties.report.tasks([P.bfloat16]) if t.part == "attention")
+    monkeypatch.setattr(OurAttention, "__call__", late)
+    task = next(t for t in properties.verification.tasks([P.bfloat16]) if t.part == "attention")
     results, _ = task.run()
-    report = properties.report.Report(tuple(results))
+    report = properties.verification.Report(tuple(results))
     assert report.worst("attention.lse_is_within_the_certain_bound", "bfloat16") == "broken"
     assert report.worst("attention.empty_rows_give_zero_and_minus_infinity", "bfloat16") == "holds"
     assert report.columns() == ["bfloat16"]
@@ -367,26 +365,26 @@ def test_work_that_raises_is_a_finding(monkeypatch):
         raise RuntimeError("no such table")
 
     monkeypatch.setattr(silicon, "replay", fails)
-    report = properties.report.verify(formats=["float4_e2m1fn"], parts=["silicon"])
+    report = properties.verification.verify(formats=["float4_e2m1fn"], parts=["silicon"])
     assert [r.detail for r in report.found] == ["RuntimeError: no such table"]
     assert report.worst("silicon.runs", "float4_e2m1fn") == "error"
     assert any("silicon.runs" in line and "✗" in line for line in report.grid())
 
 
 def test_nothing_at_all_does_not_hold():
-    assert not properties.report.Report(()).ok
-    assert properties.report.Report(()).grid() == []
+    assert not properties.verification.Report(()).ok
+    assert properties.verification.Report(()).grid() == []
 
 
 def test_verify_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="unknown part 'cast': there are casts, silicon, attention, cuda"):
-        properties.report.verify(parts=["cast"])
+        properties.verification.verify(parts=["cast"])
     with pytest.raises(ValueError, match="jobs is 0; it must be at least 1"):
-        properties.report.verify(jobs=0)
+        properties.verification.verify(jobs=0)
 
 
 def test_the_work_covers_every_format_policy_recording_and_dtype():
-    todo = properties.report.tasks(P.formats())
+    todo = properties.verification.tasks(P.formats())
     casts = Counter((t.call.args[0], P.get_policy(t.call.args[1], t.call.args[0])) for t in todo if t.part == "casts")
     assert set(casts) == {(f.name, P.get_policy(name, f)) for f in P.formats() for name in P.POLICIES}
     assert set(casts.values()) == {1}
@@ -394,12 +392,12 @@ def test_the_work_covers_every_format_policy_recording_and_dtype():
     assert sorted(recorded) == sorted([*silicon.casts(), *silicon.tables()])
     assert {t.column for t in todo if t.part == "attention"} == {"float16", "bfloat16", "float32"}
     assert not any(t.part == "cuda" for t in todo)
-    on_cuda = properties.report.tasks(P.formats(), cuda=True)
+    on_cuda = properties.verification.tasks(P.formats(), cuda=True)
     assert {t.column for t in on_cuda if t.part == "cuda"} == set(P.FORMATS)
 
 
 def test_deep_work_replays_every_chunk_once():
-    todo = properties.report.tasks([P.float8_e5m2], parts=["silicon"], deep=True)
+    todo = properties.verification.tasks([P.float8_e5m2], parts=["silicon"], deep=True)
     chunks = Counter((t.call.args[0], chunk) for t in todo if len(t.call.args) > 1 for chunk in t.call.args[1])
     names = [name for name, row in silicon.casts().items() if row.format == "float8_e5m2"]
     assert set(chunks) == {(name, chunk) for name in names for chunk in range(silicon.CHUNKS)}
@@ -409,8 +407,10 @@ def test_deep_work_replays_every_chunk_once():
 # --- The CUDA part, on a device that is the CPU and on a real one -----------------------------------------------------
 
 
-def cuda_results(fmt: str) -> list[properties.report.Result]:
-    task = next(t for t in properties.report.tasks([P.get_format(fmt)], parts=["cuda"], cuda=True) if t.column == fmt)
+def cuda_results(fmt: str) -> list[properties.verification.Result]:
+    task = next(
+        t for t in properties.verification.tasks([P.get_format(fmt)], parts=["cuda"], cuda=True) if t.column == fmt
+    )
     return task.run()[0]
 
 
@@ -447,7 +447,7 @@ def test_one_other_bit_is_seen(monkeypatch):
 @pytest.mark.cuda
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "bfloat16", "int32"])
 def test_the_device_gives_the_bits_of_the_cpu(fmt):
-    report = properties.report.verify(formats=[fmt], parts=["cuda"])
+    report = properties.verification.verify(formats=[fmt], parts=["cuda"])
     assert report.ok, "\n".join(r.detail for r in report.found)
 
 
@@ -480,6 +480,8 @@ def test_inspect_says_1_where_a_checked_format_overflows(checkpoint):
 
 def test_inspect_lists_tensors(checkpoint):
     top = run("inspect", checkpoint, "--top", "2")[1]
+    assert top == P.inspection.inspect(checkpoint).text(2) + "\n"
+    assert top.splitlines()[-1] == run("inspect", checkpoint)[1].splitlines()[-1]  # the advice stays the last word
     assert len([line for line in top.splitlines() if line.startswith("float16 ") and line.endswith("big")]) == 1
     every = run("inspect", checkpoint, "-v")[1]
     assert any(line.split()[:2] == ["step", "1"] and "int64" in line for line in every.splitlines())

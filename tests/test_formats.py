@@ -233,7 +233,9 @@ def test_ambiguous_and_unknown_names_say_what_may_be_meant(name: str, text: str)
         P.round_to(np.float32([1]), name)
 
 
-@pytest.mark.parametrize("thing", [None, 8, 1.5, ["float16"], {}, float, b"float16", object()], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [None, 8, 1.5, ["float16"], {}, float, b"float16", object()], ids=lambda x: type(x).__name__
+)
 def test_what_is_no_name_is_a_type_error(thing: object) -> None:
     with pytest.raises(TypeError, match="a format is a Format, a name or a dtype, not"):
         P.get_format(thing)
@@ -314,7 +316,12 @@ def test_wide_custom_formats() -> None:
     assert f.bits == 52
     x = np.array([1 + 2**-41, 1 + 3 * 2**-41, np.inf, 1e308])
     assert P.encode(x, f, policy="ieee").dtype == np.uint64
-    assert P.round_to(x, f, policy="ieee").tolist() == [1, 1 + 2**-39, np.inf, float(exact.round(1e308, f, result="value"))]
+    assert P.round_to(x, f, policy="ieee").tolist() == [
+        1,
+        1 + 2**-39,
+        np.inf,
+        float(exact.round(1e308, f, result="value")),
+    ]
     assert P.IntFormat("int24", 24).max == 2**23 - 1
     assert P.round_to(np.float32([1e9, -1e9]), P.IntFormat("int24", 24)).tolist() == [2**23 - 1, -(2**23)]
 

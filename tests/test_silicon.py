@@ -104,7 +104,9 @@ WRONG_ROWS = [
 NO_RECIPE = [(row.name, {"recipe": silicon._plain}) for row in silicon.CASTS if row.recipe is not silicon._plain]
 
 
-@pytest.mark.parametrize(("name", "change"), WRONG_ROWS + NO_RECIPE, ids=str)
+@pytest.mark.parametrize(
+    ("name", "change"), WRONG_ROWS + NO_RECIPE, ids=lambda part: part if isinstance(part, str) else "-".join(part)
+)
 def test_key_chunks_show_a_wrong_row(name: str, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = dataclasses.replace(silicon.casts()[name], **change)
     monkeypatch.setattr(silicon, "casts", lambda: {name: wrong})

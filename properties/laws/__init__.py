@@ -23,12 +23,26 @@ properties.laws.Broken: demo.one_is_positive: One is above zero.
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["LAWS", "Broken", "Case", "Law", "Status", "Unsupported", "Verdict", "law", "law_id", "laws"]
+__all__ = [
+    "LAWS",
+    "Broken",
+    "Case",
+    "Law",
+    "Status",
+    "Unsupported",
+    "Verdict",
+    "law",
+    "law_id",
+    "laws",
+    "outcome",
+    "staircase",
+]
 
 
 class Broken(AssertionError):
@@ -65,10 +79,25 @@ class Broken(AssertionError):
         self.wrong = wrong
         self.of = of
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy: Python's own way calls the class with positional arguments, and here there are none."""
+        required = {key: getattr(self, key) for key in ("where", "got", "expected")}
+        return functools.partial(type(self), **required), (), self.__dict__
+
     @property
     def id(self) -> str:
         """The law id with its case, as it is written in a list of expected failures."""
         return law_id(self.law, self.fmt, self.rounding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counterexample as JSON has it: `got` and `expected` as text; law and case are not repeated."""
+        texts = {key: str(getattr(self, key)) for key in ("where", "got", "expected")}
+        return texts | {
+            "input_bits": list(self.input_bits),
+            "notes": list(self.notes),
+            "wrong": self.wrong,
+            "of": self.of,
+        }
 
     def __str__(self) -> str:
         lines = [f"{self.id}: {self.claim}", f"  at        {self.where}", f"  got       {self.got}"]
@@ -124,6 +153,19 @@ class Case(NamedTuple):
 Status = Literal["holds", "broken", "unsupported", "error"]
 
 
+def outcome(check: Callable[[], None]) -> tuple[Status, str, Broken | None]:
+    """What comes of a check: its status, what was found in words, and the counterexample if the law is broken."""
+    try:
+        check()
+    except Broken as broken:
+        return "broken", str(broken), broken
+    except Unsupported as unsupported:
+        return "unsupported", str(unsupported), None
+    except Exception as error:  # noqa: BLE001 - whatever the subject raises
+        return "error", f"{type(error).__name__}: {error}", None
+    return "holds", "", None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What came of one law on one case: "holds", "broken", "unsupported" or "error" (the subject itself raised)."""
@@ -151,6 +193,22 @@ def law_id(law: str, fmt: str = "", rounding: str = "") -> str:
     """`rounding.idempotent[float8_e4m3fn]`; a mode other than the default is added: `…[float8_e4m3fn-toward_zero]`."""
     case = "-".join(part for part in (fmt, "" if rounding == "nearest_even" else rounding) if part)
     return f"{law}[{case}]" if case else law
+
+
+def staircase(
+    laws: Iterable[str], columns: Sequence[str], symbol: Callable[[str, str], str], *, gap: str = " "
+) -> list[str]:
+    """A table of laws by formats in lines: `symbol(law, column)` is one character, the headings go down in steps.
+
+    >>> print(*staircase(["rounding.monotone"], ["bfloat16", "int8"], lambda law, fmt: "-" if fmt == "int8" else "+"), sep="\\n")
+                      bfloat16
+                      | int8
+    rounding.monotone + -
+    """
+    laws = list(laws)
+    width = max(map(len, laws), default=0) + 1
+    lines = [f"{'':{width}}{f'|{gap}' * depth}{name}" for depth, name in enumerate(columns)]
+    return lines + [f"{law:{width}}{gap.join(symbol(law, name) for name in columns)}" for law in laws]
 
 
 # Family -> law name -> law, in the order written. A family is filled when its module is imported: see `laws`.

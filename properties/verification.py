@@ -7,10 +7,9 @@
 * attention: all laws of `properties.laws.attention` on every family of data in float16, bfloat16 and float32;
 * cuda, where there is a device: rounding, encoding and decoding give the CPU's bits, attention keeps its bounds.
 
-Importing this module loads neither NumPy nor torch: the work is described in one process and done in others. At its end
-is how the commands write numbers: `exact`, `decimal`, `short` for people, `json_number` for machines.
+Importing this module loads neither NumPy nor torch: the work is described in one process and done in others.
 
->>> from properties.report import verify
+>>> from properties.verification import verify
 >>> report = verify(formats=["float4_e2m1fn"], parts=["silicon"])
 >>> report.ok, report.laws()
 (True, ['silicon.casts_are_as_on_the_card', 'silicon.tables_are_as_on_the_card'])
@@ -22,7 +21,6 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
-import math
 import os
 import platform
 import signal
@@ -30,32 +28,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal, localcontext
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from properties.laws import Broken, Status, Unsupported, law_id, laws
+from properties.laws import Status, law_id, laws, outcome, staircase
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attention.masks import Alignment
     from precision.formats import AnyFormat
 
-__all__ = [
-    "PARTS",
-    "Report",
-    "Result",
-    "Task",
-    "decimal",
-    "environment",
-    "exact",
-    "json_number",
-    "short",
-    "tasks",
-    "verify",
-]
+__all__ = ["PARTS", "Report", "Result", "Task", "environment", "tasks", "verify"]
 
 PARTS = ("casts", "silicon", "attention", "cuda")
 """What `verify` runs, in this order."""
@@ -159,16 +142,12 @@ class Report:
 
     def grid(self, *parts: str, symbols: str = "✓✗–", gap: str = " ") -> list[str]:
         """Laws by columns, one symbol each for "holds", "broken" and "not offered, or without a meaning here"."""
-        columns, laws = self.columns(*parts), self.laws(*parts)
-        if not columns:
-            return []
         mark = {"holds": symbols[0], "broken": symbols[1], "error": symbols[1]}
-        width = max(map(len, laws)) + 1
-        lines = [f"{'':{width}}{f'|{gap}' * depth}{name}" for depth, name in enumerate(columns)]
-        for law in laws:
-            cells = gap.join(mark.get(self.worst(law, name) or "", symbols[2]) for name in columns)
-            lines.append(f"{law:{width}}{cells}")
-        return lines
+
+        def symbol(law: str, column: str) -> str:
+            return mark.get(self.worst(law, column) or "", symbols[2])
+
+        return staircase(self.laws(*parts), self.columns(*parts), symbol, gap=gap)
 
     def summary(self) -> str:
         """One line: what holds, or how much is broken."""
@@ -286,23 +265,15 @@ def _policies(fmt: AnyFormat) -> dict[str, Any]:
     return {name: policy for policy, name in found.items()}
 
 
-def _example(broken: Broken | None) -> dict[str, Any] | None:
-    """A counterexample as plain data; unlike the exception, it travels between processes."""
-    if broken is None:
-        return None
-    texts = {key: str(getattr(broken, key)) for key in ("where", "got", "expected")}
-    lists = {key: list(getattr(broken, key)) for key in ("input_bits", "notes")}
-    return texts | lists | {"wrong": broken.wrong, "of": broken.of}
-
-
 def _casts(fmt: str, policy: str, deep: bool) -> list[Result]:
     import properties
 
     subject = properties.load("ours" if policy == "saturate" else f"ours/{policy}")
-    return [
-        Result("casts", v.law, v.fmt, v.id, subject.name, v.status, v.detail, _example(v.counterexample))
-        for v in properties.judge(subject, formats=[fmt], deep=deep)
-    ]
+    results = []
+    for v in properties.judge(subject, formats=[fmt], deep=deep):
+        example = v.counterexample and v.counterexample.as_dict()
+        results.append(Result("casts", v.law, v.fmt, v.id, subject.name, v.status, v.detail, example))
+    return results
 
 
 def _silicon(name: str, chunks: tuple[int, ...]) -> list[Result]:
@@ -327,44 +298,21 @@ def _silicon_table(name: str) -> list[Result]:
     return [Result("silicon", law, row.format, law_id(law, name), "ours", "broken", detail, found)]
 
 
-def _attention(dtype: str, seed: int, column: str, device: str = "cpu") -> list[Result]:
-    import attention as A
-    from properties.laws import attention as family
+def _attention(dtype: str, seed: int, column: str, device: str = "") -> list[Result]:
+    from properties.problems import problems
+    from properties.subjects import OurAttention
 
-    class OnDevice(family.Ours):
-        """Ours, on tensors that were moved to the device."""
-
-        def __call__(
-            self,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            *,
-            causal: Alignment | None = None,
-            scale: float | None = None,
-            tile_q: int | None = None,
-            tile_k: int | None = None,
-        ) -> A.AttentionResult:
-            moved = (x.to(device) for x in (q, k, v))
-            out, lse = super().__call__(*moved, causal=causal, scale=scale, tile_q=tile_q, tile_k=tile_k)
-            return A.AttentionResult(out.cpu(), lse.cpu())
-
-    ours = family.Ours() if device == "cpu" else OnDevice()
+    ours = OurAttention(device=device)
     results = []
-    for problem in family.problems((dtype,), seed):
+    for problem in problems((dtype,), seed):
         for law in laws("attention").values():
-            status: Status = "holds"
-            detail, example = "", None
-            try:
-                law(ours, problem)
-            except Broken as broken:
-                status, detail, example = "broken", str(broken), _example(broken)
-            except Unsupported as lacking:
-                status, detail = "unsupported", str(lacking)
-            except Exception as error:  # noqa: BLE001 - whatever the subject raises
-                status, detail = "error", f"{problem}: {type(error).__name__}: {error}"
-            subject = "ours" if device == "cpu" else f"ours on {device}"
-            results.append(Result("attention", law.id, column, law_id(law.id, dtype), subject, status, detail, example))
+            status, detail, broken = outcome(functools.partial(law, ours, problem))
+            if status == "error":
+                detail = f"{problem}: {detail}"
+            example = broken and broken.as_dict()
+            results.append(
+                Result("attention", law.id, column, law_id(law.id, dtype), ours.name, status, detail, example)
+            )
     return results
 
 
@@ -530,48 +478,3 @@ def _start_worker() -> None:
     """One thread a process, set before NumPy and torch are loaded; Ctrl-C is the parent's affair."""
     os.environ |= _FREED
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-# --- Numbers as text --------------------------------------------------------------------------------------------------
-
-
-def json_number(x: Any) -> Any:
-    """A number as JSON can hold it: text for NaN, infinities and fractions that are no float64."""
-    if isinstance(x, Fraction):
-        return float(x) if abs(x) < 2**1023 and Fraction(float(x)) == x else exact(x)
-    return x if not isinstance(x, float) or math.isfinite(x) else str(x)
-
-
-def exact(x: Fraction) -> str:
-    """A dyadic fraction as n × 2^k with an odd n."""
-    if x == 0:
-        return "0"
-    numerator = abs(x.numerator)
-    power = (numerator & -numerator).bit_length() - 1
-    odd, power = numerator >> power, power - (x.denominator.bit_length() - 1)
-    sign = "-" if x < 0 else ""
-    if power == 0:
-        return f"{sign}{odd}"
-    return f"{sign}2^{power}" if odd == 1 else f"{sign}{odd} × 2^{power}"
-
-
-def short(x: float | Fraction) -> str:
-    """A number in a few characters: small and huge powers of two as such."""
-    fraction = Fraction(x)
-    power = exact(fraction)
-    if power.startswith("2^") and not 1 <= fraction < 2**20:
-        return power
-    return f"{Decimal(fraction.numerator) / Decimal(fraction.denominator):.{11 if fraction < 10**10 else 6}g}"
-
-
-def decimal(x: Fraction | float) -> str:
-    """A number in decimal with all its digits, or as n × 2^k where they are many."""
-    if not isinstance(x, Fraction):
-        if not math.isfinite(x) or x == 0:
-            return {"nan": "NaN", "0.0": "0", "-0.0": "-0"}.get(str(x), str(x))
-        x = Fraction(x)
-    with localcontext(prec=2000):  # a float64 has up to 767 digits
-        written = (Decimal(x.numerator) / Decimal(x.denominator)).normalize()
-        if len(written.as_tuple().digits) > 20:
-            return f"{exact(x)} ≈ {written:.6g}"
-        return f"{written:f}" if -7 < written.adjusted() < 20 else f"{written:e}"
