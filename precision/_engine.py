@@ -296,7 +296,7 @@ def _stochastic(
     assert keep is not None
     assert carry is not None
     n, top = job.random_bits, FLOAT32.mantissa_bits
-    size = min(BLOCK >> 2, u.size)
+    size = min(BLOCK >> 2, max(u.size, 1))
     sums, words, index = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.intp)
     drop, lift = r.dtype.type(max(n - top, 0)), np.uint32(max(top - n, 0))
     for i in range(0, u.size, size):
@@ -376,8 +376,8 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
     if not bool(fits.all()):
         first = values.reshape(-1)[int(np.argmin(fits.reshape(-1)))]
         raise ValueError(
-            f"x has dtype {x.dtype}, which cannot hold the rounded value {first}: convert x to float64 first, use "
-            "policy='saturate', or encode(), which rounds integers once"
+            f"x has dtype {x.dtype}, which cannot hold the rounded value {first}: convert x to float64 first, or "
+            "use encode(), which takes any input"
         )
     return values.astype(x.dtype)
 
@@ -412,7 +412,13 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
         if random.is_floating_point() or random.is_complex() or random.dtype == torch.bool:
             raise TypeError(f"random_bits has dtype {random.dtype}; it must hold integers in [0, 2^{job.random_bits})")
         random = random.to(x.device, torch.int64) & ((1 << job.random_bits) - 1)
-    pattern = x.view(_torch_integer(torch, layout.bits))
+        if len(random.shape) > x.ndim or any(
+            r not in (1, n) for r, n in zip(reversed(random.shape), reversed(x.shape), strict=False)
+        ):
+            raise ValueError(
+                f"random_bits of shape {tuple(random.shape)} does not broadcast to x's shape {tuple(x.shape)}"
+            )
+    pattern = x.resolve_neg().view(_torch_integer(torch, layout.bits))
     if x.is_cuda and not traced:
         out = _cuda_kernel(job, layout)(pattern, random)
     else:
@@ -438,7 +444,7 @@ def _torch_codes(out: Any, fmt: AnyFormat, torch: ModuleType) -> Any:
 def _torch_through_numpy(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
     """CPU tensors share their memory with the NumPy kernels (and integer tensors of other devices are copied there)."""
     device = x.device
-    x = x.detach().cpu()
+    x = x.detach().cpu().resolve_neg()
     layout = LAYOUTS.get(str(x.dtype).removeprefix("torch."))
     if layout is None:
         return torch.from_numpy(_numpy(job, x.numpy(), random)).to(device)

@@ -123,7 +123,9 @@ def _round(u: Any, layout: Layout, job: Job, ops: Any, random: Any) -> tuple[Any
         s = where(below < cleared, cleared, where(below > top, top, below))
     result = a
     if (cleared, first) != (0, 1):  # else the container is the format
-        result = _round_at(a, s, negative, job, ops, random, layout.implicit)
+        # A NaN's carry could leave the integer, which C++ leaves undefined: it goes as infinity, and is replaced below.
+        number = where(a > layout.infinity, layout.infinity, a)
+        result = _round_at(number, s, negative, job, ops, random, layout.implicit)
     if not fmt.zero:
         result = where(result < least, least, result)
     elif first > 1 or m == 0:

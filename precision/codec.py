@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def _check_torch_codes(codes: Any, f: AnyFormat, torch: Any) -> bool:
 def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
     traced = _check_torch_codes(codes, f, torch)
     if not traced and codes.device.type == "cpu":
-        return torch.from_numpy(decode(codes.numpy(), f, layout.name))
+        return torch.from_numpy(np.asarray(decode(codes.numpy(), f, layout.name)))
     signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(codes.dtype)
     c = codes if signed is None else codes.view(signed)
     c = c.to(torch.int64)
@@ -287,12 +288,13 @@ def pack(codes: Any, fmt: AnyFormat | str) -> Any:
     if f.bits == 8:
         return c.copy()
     c = np.pad(c, (0, -n % group)).reshape(-1, group)
-    word = np.zeros(len(c), np.uint32)
+    uint: Any = np.uint32 if size <= 4 else np.uint64  # a group of 5- or 7-bit codes is wider than 32 bits
+    word = np.zeros(len(c), uint)
     for i in range(group):
-        word |= c[:, i].astype(np.uint32) << np.uint32(i * f.bits)
+        word |= c[:, i].astype(uint) << uint(i * f.bits)
     out = np.empty((len(c), size), np.uint8)
     for i in range(size):
-        out[:, i] = word >> np.uint32(8 * i) & np.uint32(0xFF)
+        out[:, i] = word >> uint(8 * i) & uint(0xFF)
     return out.reshape(-1)[: -(-n * f.bits // 8)]
 
 
@@ -302,7 +304,10 @@ def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any
     Raises ValueError when the number of bytes is not what the shape needs, TypeError for anything but uint8 bytes.
     """
     f, group, size = _packing(fmt)
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        shape = (index(shape),) if hasattr(shape, "__index__") else tuple(map(index, shape))
+    except TypeError:
+        raise TypeError(f"shape is {shape!r}; it must be an int or a sequence of ints, each at least 0") from None
     n = math.prod(shape)
     if any(d < 0 for d in shape):
         raise ValueError(f"shape is {shape}; every dimension must be at least 0")
@@ -325,13 +330,14 @@ def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any
         word = sum(b[:, i] << (8 * i) for i in range(size))
         codes = torch.stack([(word >> (i * f.bits)) & mask for i in range(group)], dim=1)
         return codes.to(torch.uint8).reshape(-1)[:n].reshape(shape)
-    b = np.pad(b, (0, -need % size)).reshape(-1, size).astype(np.uint32)
-    words = np.zeros(len(b), np.uint32)
+    uint: Any = np.uint32 if size <= 4 else np.uint64
+    b = np.pad(b, (0, -need % size)).reshape(-1, size).astype(uint)
+    words = np.zeros(len(b), uint)
     for i in range(size):
-        words |= b[:, i] << np.uint32(8 * i)
+        words |= b[:, i] << uint(8 * i)
     out = np.empty((len(b), group), np.uint8)
     for i in range(group):
-        out[:, i] = words >> np.uint32(i * f.bits) & np.uint32(mask)
+        out[:, i] = words >> uint(i * f.bits) & uint(mask)
     return out.reshape(-1)[:n].reshape(shape)
 
 

@@ -238,7 +238,7 @@ class Inspection:
         return Table(columns, tuple(lines))
 
     def text(self, top: int = 1) -> str:
-        """All of it for a terminal; the `top` worst tensors of every row follow the summary if more than one is asked."""
+        """All of it for a terminal; with the `top` worst tensors of every row if more than one is asked for."""
         accuracy = "; SQNR of float32 and float64 tensors left out (fast)" if self.fast else ""
         rule = f"shares are of finite non-zero values; tensor scale: {SCALE_RULE}{accuracy}"
         tables = ["\n\n".join(map(str, self.tables(top)))] if self.judged else []

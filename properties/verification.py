@@ -271,7 +271,7 @@ def _casts(fmt: str, policy: str, deep: bool) -> list[Result]:
     subject = properties.load("ours" if policy == "saturate" else f"ours/{policy}")
     results = []
     for v in properties.judge(subject, formats=[fmt], deep=deep):
-        example = v.counterexample and v.counterexample.as_dict()
+        example = v.counterexample.as_dict() if v.counterexample else None
         results.append(Result("casts", v.law, v.fmt, v.id, subject.name, v.status, v.detail, example))
     return results
 
@@ -309,7 +309,7 @@ def _attention(dtype: str, seed: int, column: str, device: str = "") -> list[Res
             status, detail, broken = outcome(functools.partial(law, ours, problem))
             if status == "error":
                 detail = f"{problem}: {detail}"
-            example = broken and broken.as_dict()
+            example = broken.as_dict() if broken else None
             results.append(
                 Result("attention", law.id, column, law_id(law.id, dtype), ours.name, status, detail, example)
             )

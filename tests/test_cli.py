@@ -27,6 +27,12 @@ from properties.subjects import OurAttention, Ours
 HOME = Path(properties.__file__).parents[1]
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch):
+    """Output to a file is wide, but for COLUMNS, which pytest-xdist's workers have."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def run(*arguments: str) -> tuple[int, str, str]:
     """Status, standard output and standard error of a command line, in this process."""
     out, err = io.StringIO(), io.StringIO()

@@ -66,7 +66,11 @@ def grid(fmt: AnyFormat) -> list[Fraction]:
     """The magnitudes of the format's grid, to two steps beyond max; of a wide format, those at the ends of binades."""
     top = fmt.max_code + 2
     if isinstance(fmt, P.IntFormat):
-        some = range(top + 1) if fmt.bits <= 8 else {0, 1, 2, top, *(2**k + d for k in range(fmt.bits) for d in (-1, 0, 1))}
+        some = (
+            range(top + 1)
+            if fmt.bits <= 8
+            else {0, 1, 2, top, *(2**k + d for k in range(fmt.bits) for d in (-1, 0, 1))}
+        )
         return [Fraction(n) for n in sorted(some)]
     m = fmt.mantissa_bits
     if fmt.bits <= 9:
@@ -223,8 +227,10 @@ def test_wide_formats_by_binade(fmt: AnyFormat, dtype: Any) -> None:
 @by_format(FORMATS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64], ids=lambda d: d.__name__)
 def test_everything_everywhere(fmt: AnyFormat, dtype: Any) -> None:
-    """Every critical input in every mode under every policy, against the oracle."""
+    """Every critical input (of wide formats, some hundreds) in every mode under every policy, against the oracle."""
     x = critical(fmt, np.dtype(dtype))
+    if fmt.bits > 8:
+        x = np.random.default_rng(8).choice(x, 600)
     for rounding, policy in itertools.product(P.ROUNDINGS, _policies(fmt).values()):
         check(x, fmt, oracle(x, fmt, rounding=rounding, policy=policy), rounding=rounding, policy=policy)
 
@@ -267,7 +273,10 @@ def test_between_all_values_of_16_bit_formats(fmt: AnyFormat, rounding: str) -> 
             (center, value), (center, above), (value, above), (above, value)))  # fmt: skip
         parts = [(center[exactly], "middle", exactly)]
         parts += [(low, "below", low > value), (high, "above", high < above)]
-        parts += [(small, "below", (small > value) & (small < middle)), (large, "above", (large < above) & (large > middle))]
+        parts += [
+            (small, "below", (small > value) & (small < middle)),
+            (large, "above", (large < above) & (large > middle)),
+        ]
         for negative in (False, True):
             assert np.array_equal(
                 P.encode(np.copysign(value, -1 if negative else 1).astype(dtype), fmt, rounding=rounding),
@@ -384,7 +393,9 @@ def test_integers_are_rounded_once(fmt: AnyFormat) -> None:
 
 @pytest.mark.parametrize("rounding", P.ROUNDINGS)
 def test_int64_to_float64_in_every_mode(rounding: str) -> None:
-    x = np.array([2**53 - 1, 2**53 + 1, 2**53 + 2, 2**53 + 3, 2**54 + 2, 2**62 + 2**9, 2**63 - 1, -(2**63), -(2**63) + 1, 0])
+    x = np.array(
+        [2**53 - 1, 2**53 + 1, 2**53 + 2, 2**53 + 3, 2**54 + 2, 2**62 + 2**9, 2**63 - 1, -(2**63), -(2**63) + 1, 0]
+    )
     x = np.concatenate([x, -x[1:7]])
     codes = exact.round([exact.Number.of(n) for n in x.tolist()], "float64", rounding=rounding)
     assert np.array_equal(P.encode(x, "float64", rounding=rounding), codes)
@@ -397,7 +408,9 @@ def test_int64_to_float64_in_every_mode(rounding: str) -> None:
 
 def test_integers_stochastically() -> None:
     x = np.array([2**53 + 1, 2**24 + 1, 1000, -(2**62) - 3, 7, -9, 2**63 - 1], np.int64)
-    for fmt, bits_, r in itertools.product(("float64", "float32", "bfloat16", "float8_e4m3fn", "int8"), (1, 4, 11, 32), (0, 1, -1)):
+    for fmt, bits_, r in itertools.product(
+        ("float64", "float32", "bfloat16", "float8_e4m3fn", "int8"), (1, 4, 11, 32), (0, 1, -1)
+    ):
         random = np.full(x.shape, r % 2**bits_)
         how = {"rounding": P.stochastic(random_bits=random, bits=bits_)}
         want = exact.round([exact.Number.of(n) for n in x.tolist()], fmt, **how)
@@ -456,7 +469,11 @@ def test_stochastic_with_all_words_of_a_few_bits(fmt: AnyFormat) -> None:
 def test_stochastic_with_any_number_of_bits(fmt: AnyFormat, dtype: Any) -> None:
     """The random words at which the decision turns, and their neighbours, for n from 1 to 32."""
     draw = np.random.default_rng(3)
-    x = np.unique(np.concatenate([_ends(critical(fmt, np.dtype(dtype)), fmt, 4), draw.choice(critical(fmt, np.dtype(dtype)), 200)]))
+    x = np.unique(
+        np.concatenate(
+            [_ends(critical(fmt, np.dtype(dtype)), fmt, 4), draw.choice(critical(fmt, np.dtype(dtype)), 200)]
+        )
+    )
     x = x[np.isfinite(x)]
     x = draw.choice(x, min(x.size, 90 if fmt.bits <= 8 else 40), replace=False)
     for n in (1, 2, 5, 8, 11, 16, 20, 23, 24, 29, 30, 31, 32) if fmt.bits <= 8 else (1, 8, 16, 23, 24, 32):
@@ -541,7 +558,7 @@ def _compiled_jobs() -> list[Any]:
 
 @pytest.mark.parametrize(("kind", "fmt", "rounding", "policy", "dtype"), _compiled_jobs(), ids=str)
 def test_compiled_loops(
-    kind: str, fmt: AnyFormat, rounding: str, policy: str, dtype: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    kind: str, fmt: AnyFormat, rounding: str, policy: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """numba's loops give the bits of NumPy's tables."""
     pytest.importorskip("numba", reason="needs numba: the `fast` extra")
@@ -555,7 +572,6 @@ def test_compiled_loops(
     compiled = getattr(P, kind)(x, fmt, **how)
     assert compiled.dtype == plain.dtype
     _same(bits(compiled), bits(plain), x, fmt, how)
-
 
 
 # --- cases that went wrong elsewhere ------------------------------------------------------------
@@ -652,12 +668,16 @@ def _input(numbers: list[Any]) -> Array:
         return np.array(numbers, np.int64)
     if any(isinstance(n, np.float64) for n in numbers):
         return np.array(numbers, np.float64)
-    return np.array([int(n, 16) if isinstance(n, str) else bits(np.float32(n)) for n in numbers], np.uint32).view(np.float32)
+    return np.array([int(n, 16) if isinstance(n, str) else bits(np.float32(n)) for n in numbers], np.uint32).view(
+        np.float32
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "numbers", "right", "how"), [case[1:] for case in CASES], ids=[f"{c[0]}-{c[1]}" for c in CASES]
 )
-def test_cases_that_went_wrong_elsewhere(name: str, numbers: list[Any], right: list[float], how: dict[str, str]) -> None:
+def test_cases_that_went_wrong_elsewhere(
+    name: str, numbers: list[Any], right: list[float], how: dict[str, str]
+) -> None:
     got = P.decode(P.encode(_input(numbers), name, **how), name, "float64")
     assert [str(v) for v in got.tolist()] == [str(float(v)) for v in right]

@@ -200,8 +200,9 @@ def staircase(
 ) -> list[str]:
     """A table of laws by formats in lines: `symbol(law, column)` is one character, the headings go down in steps.
 
-    >>> print(*staircase(["rounding.monotone"], ["bfloat16", "int8"], lambda law, fmt: "-" if fmt == "int8" else "+"), sep="\\n")
-                      bfloat16
+    >>> for line in staircase(["rounding.monotone"], ["float16", "int8"], lambda law, fmt: "+" if "f" in fmt else "-"):
+    ...     print(line)
+                      float16
                       | int8
     rounding.monotone + -
     """

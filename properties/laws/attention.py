@@ -1,8 +1,8 @@
 """Laws of attention: what any implementation must return, judged by a proven bound or, where claimed, by bits.
 
-Each law is called as `law(subject, problem)`, with a `properties.subjects.Attention` and a `properties.problems.Problem`.
-A law about lse, causality or tiles raises Unsupported when the subject returns no lse or takes no tile size, or nothing
-is causal. "Bit for bit" leaves out the sign of zero and the payload of NaN.
+Each law is called as `law(subject, problem)`: what is judged is a `properties.subjects.Attention`, on what a
+`properties.problems.Problem`. A law about lse, causality or tiles raises Unsupported when the subject returns no lse or
+takes no tile size, or nothing is causal. "Bit for bit" leaves out the sign of zero and the payload of NaN.
 
 Sources: `attention.bounds` for the bound; the rules written down in `attention.reference` for empty rows and NaN.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -372,6 +373,14 @@ def test_check_finds_what_only_drawing_finds() -> None:
     properties.check("rounding.result_is_the_nearest", mine, max_examples=0)
     with pytest.raises(properties.Broken, match="result_is_the_nearest"):
         properties.check("rounding.result_is_the_nearest", mine, max_examples=300)
+
+
+def test_a_counterexample_crosses_processes() -> None:
+    wrong = properties.from_function(lambda x, fmt, rounding: -x, formats=["float4_e2m1fn"])
+    found = next(v for v in properties.judge(wrong) if v.status == "broken")
+    again = pickle.loads(pickle.dumps(found))
+    assert str(again.counterexample) == str(found.counterexample) == found.detail
+    assert vars(again.counterexample) == vars(found.counterexample)
 
 
 def test_names_that_do_not_exist_are_refused() -> None:
