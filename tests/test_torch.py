@@ -187,7 +187,7 @@ def test_gradients_are_refused_and_parameters_accepted_without() -> None:
     x = torch.tensor([0.3, 1000.0], requires_grad=True)
     for call in (P.round_to, P.encode):
         with pytest.raises(
-            ValueError, match="x requires grad, and rounding has no useful derivative: use P.fake_quantize"
+            ValueError, match=r"x requires grad, and rounding has no useful derivative: use P.fake_quantize"
         ):
             call(x, "float8_e4m3fn")
         with pytest.raises(ValueError, match="fake_quantize"):
