@@ -108,6 +108,7 @@ def error_bound(
     mask, scale = check_problem(q, k, v, mask, scale)
     if tile_k is not None:
         check_tile("tile_k", tile_k)
+        tile_k = min(tile_k, max(k.shape[-2], 1))
     allowed = mask.materialize(q.shape[2], k.shape[2], q.device)
     arithmetic = _Arithmetic.of(q, allowed, tile_k)
     group = q.shape[1] // max(k.shape[1], 1)

@@ -55,13 +55,28 @@ def apply(job: Job, x: Any, random: Any = None) -> Any:
     """The job on any array; a Python scalar or list counts as a NumPy array, a NumPy scalar stays one."""
     if type(x) is np.ndarray:
         return _numpy(job, x, random)
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("x is a masked array, whose mask would be lost: pass x.filled(...) or x.data")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _torch(job, x, random, torch)
     if isinstance(x, bool | int | float | list | tuple | np.ndarray | np.generic):
-        result = _numpy(job, np.asarray(x), random)
+        result = _numpy(job, _array_of(x), random)
         return result[()] if isinstance(x, np.generic) else result
     raise TypeError(f"x is a {type(x).__module__}.{type(x).__name__}; pass a NumPy array, a torch tensor or numbers")
+
+
+def _array_of(x: Any) -> np.ndarray[Any, Any]:
+    """Python numbers as an array, unless NumPy would round an integer to make one type of them."""
+    a = np.asarray(x)
+    if a.dtype.kind == "f" and not isinstance(x, np.ndarray | np.generic | float):
+        for item in np.array(x, dtype=object).reshape(-1).tolist():
+            if isinstance(item, int) and int(float(item)) != item:
+                raise ValueError(
+                    f"x mixes {item} with numbers of another type, and float64 does not hold it: pass an array "
+                    "of int64 or uint64"
+                )
+    return a
 
 
 # --- what the input is ------------------------------------------------------------------------------------------------
@@ -183,8 +198,8 @@ def _plan(job: Job, layout: Layout) -> Plan:
     if layout is FLOAT64 and kept <= 13:
         # Exponents far below the smallest value do alike, so do those far above max: one part of the table for each.
         exponents = np.arange(2048)
-        low = math.frexp(fmt.smallest_subnormal)[1] - 3 + layout.bias  # the binade below least/2, and any lower one
-        high = math.frexp(max(fmt.max, -fmt.min))[1] + 2 + layout.bias
+        low = fmt.least_parts[1] - 2 + layout.bias  # the binade below least/2, and any lower one
+        high = fmt.emax + 3 + layout.bias
         alike = np.where(exponents == 0, 0, np.clip(exponents, max(low, 1), min(high, 2046)))
         alike = np.where(exponents == 2047, 2047, alike)
         distinct, row = np.unique(np.concatenate([alike, alike + 2048]), return_inverse=True)
@@ -362,8 +377,9 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
                 value = int(x.reshape(-1)[i])
                 digits = job.fmt.mantissa_bits + isinstance(job.fmt, Format)
                 drop = max(abs(value).bit_length() - digits, job.fmt.least_parts[1], 0)
-                y = _patterns.round_integer(abs(value), drop, value < 0, job, None if r is None else int(r[i]))
-                bits = np.array(float(y if value >= 0 else -y)).view(np.int64)
+                below = value < 0 and (job.fmt.signed or job.policy.negative != "magnitude")
+                y = _patterns.round_integer(abs(value), drop, below, job, None if r is None else int(r[i]))
+                bits = np.array(math.copysign(float(y), value)).view(np.int64)
                 part = Job(
                     job.kind, job.fmt, "nearest_even" if job.random_bits else job.mode, job.policy
                 )  # may overflow
@@ -391,7 +407,7 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
             "x requires grad, and rounding has no useful derivative: use P.fake_quantize for a straight-through "
             "gradient, or x.detach() (or torch.no_grad()) for the values alone"
         )
-    traced = torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter)
+    traced = is_traced(x, torch)
     name = str(x.dtype).removeprefix("torch.")
     layout = LAYOUTS.get(name)
     if layout is None and name not in INTEGERS:
@@ -428,6 +444,13 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
     if job.kind == "encode":
         return _torch_codes(out, job.fmt, torch)
     return out.to(_torch_integer(torch, layout.bits)).view(x.dtype)
+
+
+def is_traced(x: Any, torch: ModuleType) -> bool:
+    """Whether a tensor's memory is out of reach: a compiler or a transform (vmap, jvp) sees the operations instead."""
+    if torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter):
+        return True
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def _torch_integer(torch: ModuleType, bits: int) -> Any:

@@ -56,10 +56,12 @@ def compiled(job: Job, layout: Layout) -> Any:
 
 @cache
 def _folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
-    folder = Path(root) / "halfulp"
     try:
+        root = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
+        folder = Path(root) / "halfulp"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="halfulp-"))
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    except (OSError, RuntimeError):  # no such user, no home, a file in the way
+        pass
+    return Path(tempfile.mkdtemp(prefix="halfulp-"))

@@ -46,11 +46,10 @@ class Job:
 def holds(layout: Layout, fmt: AnyFormat) -> bool:
     """Whether the container holds every value of the format."""
     digits = fmt.mantissa_bits + isinstance(fmt, Format)
-    _, least = fmt.least_parts
     return (
         digits <= layout.mantissa_bits + 1
         and fmt.emax <= layout.bias
-        and least >= 1 - layout.bias - layout.mantissa_bits
+        and fmt.emin - fmt.mantissa_bits >= 1 - layout.bias - layout.mantissa_bits
     )
 
 
@@ -264,8 +263,8 @@ def _code(pattern: Any, layout: Layout, fmt: AnyFormat, ops: Any) -> Any:
         exponent = a >> top
         significand = (a & (layout.implicit - 1)) | where(exponent > 0, layout.implicit, 0 * a)
         drop = (first + top - m) - exponent
-        drop = where(drop > top + 1, top + 1, where(drop < 0, 0, drop))
-        code = significand >> drop
+        drop = where(drop > top + 1, top + 1, where(drop < -1, -1, drop))
+        code = (significand << 1) >> (drop + 1)  # -1: an integer format's min may have one bit more than the container
         if isinstance(fmt, Format):
             normal = (a >> (top - m)) - ((first - 1) << m)
             code = where(a < layout.pattern(1, fmt.emin), code, normal)

@@ -162,7 +162,7 @@ def _check_torch_codes(codes: Any, f: AnyFormat, torch: Any) -> bool:
     """Refuse what are no codes of a format; whether a compiler traces, when only the dtype can be seen."""
     if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
         raise TypeError(f"codes have dtype {codes.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
-    traced: bool = torch.compiler.is_compiling() or type(codes) is not torch.Tensor
+    traced = _engine.is_traced(codes, torch)
     unsigned = codes.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
     if traced or not codes.numel() or (unsigned and codes.element_size() * 8 <= f.bits):
         return traced

@@ -18,7 +18,9 @@ arXiv 2206.02915 (FNUZ); the NVIDIA A100 whitepaper (TF32); XLA/LLVM `APFloat` f
 from __future__ import annotations
 
 import difflib
+import math
 import re
+import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,6 +41,14 @@ def _number(x: Fraction) -> float | Fraction:
         return float(x) if Fraction(float(x)) == x else x
     except OverflowError:
         return x
+
+
+def _power_of_two(exponent: int) -> float:
+    """2^exponent, subnormals built from bits: a process that flushes them must see the same formats."""
+    if exponent >= -1022:
+        return math.ldexp(1.0, exponent)
+    value: float = struct.unpack("<d", struct.pack("<Q", 1 << (exponent + 1074)))[0]
+    return value
 
 
 def _check_name(name: Any) -> None:
@@ -193,9 +203,9 @@ class Format(_Grid):
                 "have float64's spacing; lower bias"
             )
         put(self, "max", float(biggest))
-        put(self, "min", -float(biggest) if self.signed else float(0 if self.zero else smallest))
+        put(self, "min", -self.max if self.signed else 0.0 if self.zero else _power_of_two(self.emin))
         put(self, "smallest_normal", 2.0**self.emin)
-        put(self, "smallest_subnormal", float(smallest))
+        put(self, "smallest_subnormal", _power_of_two(self.least_parts[1]))
         put(self, "eps", 2.0**-m)
         step = Fraction(2) ** (max(self.emax, self.emin) - m)
         put(self, "overflow_threshold", _number(biggest + step / 2))

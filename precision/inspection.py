@@ -418,6 +418,11 @@ def inspect(
     return Inspection(tuple(map(str, places)), reports, wanted, checked, remarks, fast)
 
 
+def _printable(name: str) -> str:
+    """A name from a file, its control characters escaped: a terminal must not obey a checkpoint."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
 class _Reader:
     """Reads tensors through one buffer and tells the progress."""
 
@@ -438,11 +443,20 @@ class _Reader:
 
     def report(self, t: Stored, wanted: Sequence[Wanted], fast: bool) -> TensorReport:
         if t.fmt is None:
-            return TensorReport(t.name, str(t.file), t.dtype, t.shape, t.nbytes, t.size, t.remark)
+            return TensorReport(_printable(t.name), str(t.file), t.dtype, t.shape, t.nbytes, t.size, t.remark)
         judged = wanted if t.fmt.signed else ()  # E8M0 holds scales: nothing to be rounded
         h, figures = measure(lambda: self._codes(t), t.fmt, judged, fast=fast)
         counts = {key: getattr(h, key) for key in ("values", "zeros", "nan", "infinite", "subnormal", "amax")}
         by_row = dict(zip(judged, figures, strict=True))
         return TensorReport(
-            t.name, str(t.file), t.dtype, t.shape, t.nbytes, t.size, t.remark, True, figures=by_row, **counts
+            _printable(t.name),
+            str(t.file),
+            t.dtype,
+            t.shape,
+            t.nbytes,
+            t.size,
+            t.remark,
+            True,
+            figures=by_row,
+            **counts,
         )

@@ -32,11 +32,20 @@ class Rounding:
     bits: int = 0
 
     def __post_init__(self) -> None:
+        if self.name == "stochastic":
+            _check_bits(self.bits)
         if self.name not in (*ROUNDINGS, "stochastic") or (self.name == "stochastic") != (self.bits != 0):
             raise ValueError(
                 f"no rounding is named {self.name!r} with {self.bits} random bits: use one of "
                 f"{', '.join(ROUNDINGS)}, or P.stochastic(random_bits=..., bits=...)"
             )
+
+
+def _check_bits(bits: Any) -> None:
+    if isinstance(bits, bool) or not isinstance(bits, int):
+        raise TypeError(f"bits is {bits!r}; it must be an int from 1 to 32")
+    if not 1 <= bits <= 32:
+        raise ValueError(f"bits is {bits}; stochastic rounding takes 1 to 32 random bits")
 
 
 def stochastic(*, random_bits: Any, bits: int) -> Rounding:
@@ -48,14 +57,11 @@ def stochastic(*, random_bits: Any, bits: int) -> Rounding:
     otherwise. A result beyond max overflows under the policy as in nearest modes.
 
     `random_bits` is an integer array or tensor that broadcasts to the input's shape, every element in [0, 2^bits).
+    On CUDA and while a compiler traces the range is not checked, which would wait for the device: the low bits count.
     Raises ValueError for `bits` outside 1 to 32, TypeError for random bits that are no integers. Source: Croci et al.,
     "Stochastic rounding: implementation, error analysis and applications", R. Soc. Open Sci. 2022, SR with limited
     bits.
     """
-    if isinstance(bits, bool) or not isinstance(bits, int):
-        raise TypeError(f"bits is {bits!r}; it must be an int from 1 to 32")
-    if not 1 <= bits <= 32:
-        raise ValueError(f"bits is {bits}; stochastic rounding takes 1 to 32 random bits")
     return Rounding("stochastic", random_bits, bits)
 
 

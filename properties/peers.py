@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-__all__ = ["casts", "document", "show", "versions"]
+__all__ = ["casts", "document", "followed", "show", "versions"]
 
 Cast = Callable[[Any, str], Any]
 """float32, float64 or int64 arrays and a format's name to codes; None where the library lacks the format."""
@@ -146,7 +146,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 _NAN = float("nan")
 _SPECIAL = (math.inf, -math.inf, _NAN, -_NAN, -0.0)
-# Per format: the tie at the overflow threshold, the first float32 beyond, a large number, the specials, a tiny negative.
+# Per format: the tie at the overflow threshold, the first float32 beyond, a large one, the specials, a tiny negative.
 _EDGES = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3", "float8_e4m3fnuz", "float8_e5m2fnuz",
           "float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn")  # fmt: skip
 
@@ -228,12 +228,12 @@ _E8M0 = (
 
 def _e8m0() -> str:
     x = np.array([value for value, _ in _E8M0], np.float32)
-    shown = {who: show(codes, "float8_e8m0fnu") for who, cast in casts() if (codes := cast(x, "float8_e8m0fnu")) is not None}
     columns: dict[tuple[str, ...], list[str]] = {}
-    for who, texts in shown.items():
-        columns.setdefault(tuple(texts), []).append(who)
+    for who, cast in casts():
+        if (codes := cast(x, "float8_e8m0fnu")) is not None:
+            columns.setdefault(tuple(show(codes, "float8_e8m0fnu")), []).append(who)
     up = tuple(show(P.encode(x, "float8_e8m0fnu", rounding="toward_positive"), "float8_e8m0fnu"))
-    columns.setdefault(up, []).append("ours: saturate, toward_positive")
+    columns.setdefault(up, []).append("ours, policy saturate with rounding toward_positive")
     rows = [[text, *(answers[i] for answers in columns)] for i, (_, text) in enumerate(_E8M0)]
     return _table(["input", *("; ".join(_merged(who)) for who in columns.values())], rows)
 
@@ -242,11 +242,13 @@ def _integers() -> str:
     """int4 and int8: rounding, the ends, NaN."""
     import torch
 
-    x = np.array([2.5, 3.5, -2.5, 7.6, 8.0, -9.0, 127.5, 300.0, math.inf, -math.inf, _NAN], np.float32)
-    head = ["", *(_number(float(v)) if v == v else "NaN" for v in x)]
+    numbers = [2.5, 3.5, -2.5, 7.6, 8.0, -9.0, 127.5, 300.0, math.inf, -math.inf, _NAN]
+    x = np.array(numbers, np.float32)
+    head = ["", *("NaN" if v != v else _number(v) for v in numbers)]
     with np.errstate(all="ignore"):
         int4 = show(_ml_dtypes(x, "int4"), "int4")
-    quantized = [int(torch.fake_quantize_per_tensor_affine(torch.tensor([v]), 1.0, 0, -128, 127).item()) for v in x.tolist()]
+    fake = torch.fake_quantize_per_tensor_affine(torch.from_numpy(x), 1.0, 0, -128, 127)
+    quantized = [int(v) for v in fake.tolist()]
     present = versions()
     rows = [
         ["ours, int4", *show(P.encode(x, "int4"), "int4")],
@@ -267,10 +269,6 @@ def _inputs(name: str) -> Array:
     return np.unique(np.concatenate([(high[:, None] | low).ravel(), critical])).view(np.float32)
 
 
-_FOLLOWED = {"ml_dtypes": "ml_dtypes", "torch": "torch", "gfloat": "ieee"}
-"""The preset that each library follows."""
-
-
 def _agreement() -> str:
     rows = []
     theirs = [(who, cast) for who, cast in casts() if not who.startswith("ours")]
@@ -287,18 +285,28 @@ def _agreement() -> str:
             if codes is None:
                 row.append("")
                 continue
-            policy = _followed(library)
-            differ = int((codes != P.encode(x[~nan], fmt, policy=policy)).sum())
+            policy = followed(library)
+            ours = P.encode(x[~nan], fmt, policy=policy)
+            both_nan = _is_nan(codes, fmt) & _is_nan(ours, fmt)
+            differ = int(((codes != ours) & ~both_nan).sum())
             row.append(f"{policy}: " + ("all equal" if not differ else f"{differ} differ"))
         rows.append(row)
     return _table(["format", "float32 inputs", *(who for who, _ in theirs)], rows)
 
 
-def _followed(library: str) -> str:
+def _is_nan(codes: Array, fmt: P.Format) -> Array:
+    """Where codes are NaN; what is no code of the format is not."""
+    possible = codes < (1 << fmt.bits)
+    nan: Array = possible & (P.classify(np.where(possible, codes, 0), fmt) == P.CLASSES.index("nan"))
+    return nan
+
+
+def followed(library: str) -> str:
+    """The preset that a library follows, in the version that is installed."""
     if library == "torch":
         release = tuple(int(part) for part in versions()["torch"].split(".")[:2])
         return "torch" if release >= (2, 12) else "torch_2_11"
-    return _FOLLOWED[library]
+    return {"ml_dtypes": "ml_dtypes", "gfloat": "ieee"}[library]
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -320,21 +328,22 @@ Where a table has a row or column for several, they gave the same results. `ours
 ## Who agrees on which numbers
 
 Round to nearest even, all 65 536 high halves of float32 with six low halves each, and every value and midpoint of the
-format with its neighbours (of 16-bit formats, 40 000 of them); NaN apart. Each library is compared with the preset that
-it follows.
+format with its neighbours (of 16-bit formats, 40 000 of them). Each library is compared with the preset that it
+follows. NaN is left out as an input, and as a result one NaN equals another.
 
 {agreement}
 
-What differs is E8M0, below. NaN codes: ml_dtypes' are those of the policy `ml_dtypes`, except that NumPy's float16 keeps
-upper payload bits. torch's are those of the policy `torch` in its 8-bit formats; in float16 it keeps upper payload bits,
-and in bfloat16 a contiguous tensor gives other NaN codes than a strided one, depending on the processor. gfloat's are
-negative with all bits set.
+What differs is E8M0, below. NaN codes: ml_dtypes' are those of the policy `ml_dtypes`, except that NumPy's float16
+keeps upper payload bits. torch's are those of the policy `torch` in its 8-bit formats; in float16 it keeps upper
+payload bits, and in bfloat16 a contiguous tensor gives other NaN codes than a strided one, depending on the processor.
+gfloat's
+are negative with all bits set.
 
 ## Overflow, infinities, NaN and zero
 
-The inputs are float32: the tie at the overflow threshold, the next number up, a large one, specials, and minus a quarter
-of the smallest value. Nothing but the formats' own rules says what is right here: OCP OFP8 defines a saturating and a
-non-saturating conversion, OCP MX leaves NaN into FP6 and FP4 to the implementation.
+The inputs are float32: the tie at the overflow threshold, the next number up, a large one, specials, and minus a
+quarter of the smallest value. All answers are legal: OCP OFP8 defines a saturating and a non-saturating conversion, and
+OCP MX leaves NaN into FP6 and FP4 to the implementation.
 
 {edges}
 
@@ -348,10 +357,10 @@ not). In bold: not the nearest value.
 
 ## E8M0: a scale without zero, sign and mantissa
 
-OCP MX defines the codes 2^(code-127), and 255 for NaN; how to convert is not said. By IEEE 754-2019 4.3.1 a tie between
-two odd significands (here every significand is 1) goes up. Between 2^-127 and 2^-126 float32 is subnormal, and ml_dtypes
-and torch take the leading bit for one half: everything in between becomes 2^-126, though below 1.5 · 2^-127 the nearest is
-2^-127. gfloat sends ties to the even code, and wraps codes of what it leaves off the format.
+OCP MX defines the codes 2^(code-127), and 255 for NaN; how to convert is not said. By IEEE 754-2019 4.3.1 a tie
+between two odd significands (here every significand is 1) goes up. Between 2^-127 and 2^-126 float32 is subnormal, and
+ml_dtypes and torch take the leading bit for one half: everything in between becomes 2^-126, though below 1.5 · 2^-127
+the nearest is 2^-127. gfloat sends ties to the even code, and wraps codes of what it leaves off the format.
 
 {e8m0}
 

@@ -79,7 +79,7 @@ _IEEE = "IEEE 754-2019 4.3"
 
 
 def _round(subject: Codec, x: Array, fmt: AnyFormat, rounding: str) -> Floats:
-    y = np.asarray(subject.round(x, fmt, rounding))
+    y = np.asarray(subject.round(x.copy(), fmt, rounding))  # a copy: a subject that works in place must not hide it
     if y.shape != x.shape:
         raise Broken(
             where=f"an array of shape {x.shape}",
