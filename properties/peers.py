@@ -128,7 +128,8 @@ def show(codes: Any, name: str) -> list[str]:
     """The values of codes as text; a NaN of at most 8 bits with its code (-1 stands for a NaN that has none)."""
     fmt = P.get_format(name)
     texts = []
-    for code in np.atleast_1d(codes).tolist():
+    exact = codes.reshape(-1).tolist() if isinstance(codes, np.ndarray | np.generic) else list(codes)
+    for code in exact:
         if not 0 <= code < 1 << fmt.bits:
             texts.append("NaN, no code" if code == -1 else f"wrapped ({code})")
             continue

@@ -41,7 +41,7 @@ def table(*cases: Case) -> Any:
     (lambda: P.encode(ONE, E4M3, rounding=5), TypeError, "or P.stochastic(...), not 5"),
     (lambda: P.encode(ONE, E4M3, rounding=["nearest_even"]), TypeError, "not ['nearest_even']"),
     (lambda: P.Rounding("nearest"), ValueError, "no rounding is named 'nearest' with 0 random bits: use one of nearest_even"),
-    (lambda: P.Rounding("stochastic"), ValueError, "no rounding is named 'stochastic' with 0 random bits: use one of"),
+    (lambda: P.Rounding("stochastic"), ValueError, "bits is 0; stochastic rounding takes 1 to 32 random bits"),
     (lambda: P.encode(ONE, E4M3, policy="sat"), ValueError, "unknown policy 'sat': use one of saturate, ieee, ptx, ptx_satfinite"),
     (lambda: P.encode(ONE, E4M3, policy=None), TypeError, "a policy is a Policy or a preset's name (saturate, ieee, ptx"),
     (lambda: P.encode(ONE, E4M3, policy={"overflow": "infinity"}), TypeError, "not {'overflow': 'infinity'}"),

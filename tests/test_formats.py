@@ -349,7 +349,7 @@ IMPOSSIBLE = [
     ({"signed": None}, TypeError, "f: signed is None; it must be True or False"),
     ({"infinities": False}, ValueError, "f: nan='ieee' reserves the top exponent for infinity and NaN, so it needs"),
     ({"mantissa_bits": 0}, ValueError, "mantissa_bits >= 1; use nan='all_ones' or nan='none'"),
-    ({"nan": "negative_zero", "signed": False}, ValueError, "f: nan='negative_zero' is the sign bit alone, so it needs"),
+    ({"nan": "negative_zero", "signed": False}, ValueError, "f: nan='negative_zero' is the sign bit alone; it needs"),
     ({"zero": False}, ValueError, "f: a format without zero must be unsigned (signed=False)"),
     ({"exponent_bits": 1, "mantissa_bits": 0, "nan": "all_ones", "infinities": False}, ValueError,
      "f: 1 exponent and 0 mantissa bits leave no finite non-zero value; add bits"),
