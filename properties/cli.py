@@ -4,6 +4,7 @@
     halfulp inspect model.safetensors               what each format would cost a checkpoint
     halfulp formats                                 every format in one table
     halfulp show 0x7e --format float8_e4m3fn        the bits, value, neighbours and thresholds of a code
+    halfulp silicon                                 what this GPU's casts and matrix instructions do, bit for bit
 
 Exit status: 0 what was asked holds, 1 something was found, 2 the request was wrong (one line on standard error: what
 was given, what is allowed, the remedy), 130 interrupted, 141 the reader of the output went away. Every command has
@@ -174,7 +175,7 @@ def _formats(given: Sequence[str] | None) -> list[AnyFormat] | None:
     """The formats of an option that takes "a,b" and may be repeated; None where it was not given."""
     if given is None:
         return None
-    names = [name.strip() for part in given for name in part.split(",") if name.strip()]
+    names = _names(given)
     if not names:
         raise Refused("an empty list of formats: name some, as in float8_e4m3fn,bfloat16; halfulp formats lists all")
     return [_format(name) for name in names]
@@ -494,6 +495,78 @@ def _drawing(facts: dict[str, Any], fmt: AnyFormat) -> list[Text]:
         for text, drawn, style in zip(texts, lines, ("dim", f"bold {colour}", colour), strict=True):
             drawn.append(f"{text:<{width}}", style)
     return lines
+
+
+# --- halfulp silicon --------------------------------------------------------------------------------------------------
+
+
+@app.command("silicon")
+def _silicon_command(
+    instructions: Annotated[
+        list[str] | None, typer.Option("--instructions", metavar="A,B", help='Only these; "wgmma*" is a pattern.')
+    ] = None,
+    outputs: Annotated[str, typer.Option("--outputs", metavar="N", help="Of each instruction, at least; 1e9.")] = "1e7",
+    matrix: Annotated[bool, typer.Option("--mma/--no-mma", help="Matrix instructions.")] = True,
+    casts: Annotated[bool, typer.Option("--casts/--no-casts", help="All 2^32 inputs of each cast.")] = True,
+    products: Annotated[bool, typer.Option("--products/--no-products", help="Products of torch's libraries.")] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Of the operands.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.npz", help="[silicon-<gpu>.npz]")] = None,
+    given: Annotated[
+        Path | None, typer.Option("--replay", metavar="FILE.npz", help="Judge this; needs no GPU.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> Work:
+    """Record what this machine's GPU does, judge every bit by the emulator, and write a recording to judge again."""
+    try:
+        count = int(float(outputs))
+    except (ValueError, OverflowError):
+        raise Refused(f"--outputs is {outputs!r}; it is a whole number, as in 1000000 or 1e9") from None
+    wanted = None if instructions is None else _names(instructions)
+    if not matrix and wanted:
+        raise Refused(f"--no-mma leaves out what --instructions names ({', '.join(wanted)}): give one of them")
+    if given is not None and (out is not None or instructions is not None):
+        raise Refused("--replay judges what a recording holds: leave out --out and --instructions")
+
+    def work() -> int:
+        from properties import recorder
+
+        try:
+            with _bar() as draw:
+                progress = draw or _Seldom()
+                if given is not None:
+                    found = recorder.replay(recorder.Recording.load(given), progress=progress)
+                else:
+                    card = recorder.ThisGpu(recorder.find())
+                    found = recorder.record(
+                        card,
+                        instructions=wanted if matrix else (),
+                        outputs=count,
+                        cast=casts,
+                        product=products,
+                        seed=seed,
+                        progress=progress,
+                    )
+            if given is None:
+                written = out or Path(f"silicon-{re.sub('[^a-z0-9]+', '-', found.environment['gpu'].lower())}.npz")
+                found.save(written)
+        except OSError as wrong:
+            raise Refused(f"{wrong.filename}: {wrong.strerror}") from wrong
+        except (recorder.Unavailable, ValueError) as wrong:
+            raise Refused(str(wrong)) from wrong
+        if as_json:
+            _print_json(found.as_dict())
+        else:
+            print(found.text())
+            if given is None:
+                print(f"\nwritten: {written} and {written.with_suffix('.json')}; halfulp silicon --replay {written}")
+        return 0 if found.ok else 1
+
+    return work
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """The items of an option that takes "a,b" and may be repeated."""
+    return [name.strip() for part in given for name in part.split(",") if name.strip()]
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ __all__ = [
     "digest",
     "document",
     "key_chunks",
+    "multipliers",
     "recording",
     "replay",
     "replay_table",
@@ -292,8 +293,11 @@ def recording(name: str) -> Array:
 
 
 @cache
-def _multipliers() -> tuple[Array, int]:
-    """splitmix64(i) | 1 for i = 0 .. 2^22 - 1, and their sum mod 2^64. Steele, Lea, Flood, OOPSLA 2014."""
+def multipliers() -> tuple[Array, int]:
+    """Factors of a digest, splitmix64(i) | 1 for i = 0 .. 2^22 - 1, and their sum mod 2^64.
+
+    Source: Steele, Lea, Flood, OOPSLA 2014.
+    """
     z = np.arange(1, CHUNK + 1, dtype=np.uint64)
     z *= np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -312,11 +316,11 @@ def digest(codes: Array) -> int:
     flat = np.asarray(codes).reshape(-1)
     if flat.dtype.kind != "u" or flat.size != CHUNK:
         raise ValueError(f"codes are {flat.size} {flat.dtype}; a digest is of the {CHUNK} unsigned codes of a chunk")
-    multipliers, total = _multipliers()
+    factors, total = multipliers()
     wide = np.empty(BLOCK, np.uint64)
     for i in range(0, CHUNK, BLOCK):  # one pass, in blocks that stay in cache; uint64 wraps as it should
         wide[...] = flat[i : i + BLOCK]
-        total += int(np.dot(wide, multipliers[i : i + BLOCK]))
+        total += int(np.dot(wide, factors[i : i + BLOCK]))
     return total % (1 << 64)
 
 
