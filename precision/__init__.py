@@ -36,7 +36,7 @@ try:
 except _PackageNotFoundError:  # a bare checkout on the path
     __version__ = "0+checkout"
 
-_LAZY = ("exact", "histogram", "inspection")
+_LAZY = ("exact", "histogram", "inspection", "tensor_cores")
 
 __all__ = [
     "CLASSES",
@@ -57,11 +57,13 @@ __all__ = [
     "get_policy",
     "histogram",
     "inspection",
+    "mma",
     "next_down",
     "next_up",
     "pack",
     "round_to",
     "stochastic",
+    "tensor_cores",
     "to_dtype",
     "ulp",
     "unpack",
@@ -75,8 +77,10 @@ def __getattr__(name: str) -> _Any:
         return FORMATS[name]
     if name in _LAZY:
         return _import_module(f"precision.{name}")
+    if name == "mma":
+        return _import_module("precision.tensor_cores").mma
     raise AttributeError(f"module 'precision' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *FORMATS, *_LAZY})
+    return sorted({*globals(), *FORMATS, *_LAZY, "mma"})
