@@ -75,11 +75,11 @@ def test_version_and_import_load_nothing_heavy():
 def test_help_names_every_command(arguments):
     status, out, _ = run(*arguments)
     assert status == 0
-    assert all(name in out for name in ("verify", "inspect", "formats", "show", "--version"))
+    assert all(name in out for name in ("verify", "inspect", "formats", "show", "silicon", "--version"))
 
 
 REFUSED = {
-    "verfy": "halfulp: unknown command 'verfy': did you mean verify? there are verify, inspect, formats, show;",
+    "verfy": "halfulp: unknown command 'verfy': did you mean verify? there are verify, inspect, formats, show, silicon;",
     "--frobnicate": "halfulp: No such option: --frobnicate",
     "formats all": "halfulp formats: ",
     "verify --formats float7": "halfulp verify: unknown format 'float7': did you mean ",
