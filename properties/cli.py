@@ -530,6 +530,7 @@ def _silicon_command(
     def work() -> int:
         from properties import recorder
 
+        written: Path | None = None
         try:
             with _bar() as draw:
                 progress = draw or _Seldom()
@@ -554,10 +555,10 @@ def _silicon_command(
         except (recorder.Unavailable, ValueError) as wrong:
             raise Refused(str(wrong)) from wrong
         if as_json:
-            _print_json(found.as_dict())
+            _print_json(found.as_dict() | ({} if written is None else {"written": str(written)}))
         else:
             print(found.text())
-            if given is None:
+            if written is not None:
                 print(f"\nwritten: {written} and {written.with_suffix('.json')}; halfulp silicon --replay {written}")
         return 0 if found.ok else 1
 

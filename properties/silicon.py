@@ -433,6 +433,20 @@ tox -e exhaustive                     # all 1024 chunks of every cast: about 10 
 
 `replay(name, encode=mine)` judges any function with the signature of `precision.encode`.
 
+## Record your GPU
+
+```
+halfulp silicon                                       # casts, matrix instructions, products: a minute on an H200
+halfulp silicon --instructions "wgmma*" --outputs 1e9 --no-casts
+halfulp silicon --replay silicon-nvidia-h200.npz      # judge a recording again, without a GPU
+```
+
+This needs an NVIDIA GPU and a CUDA build of torch, no toolkit: NVRTC, which torch brings, compiles inline PTX. It runs
+the casts below that are instructions or torch's own, every `mma.sync` and `wgmma` instruction that the GPU has, and
+products of `torch.mm` and `torch._scaled_mm`; compares every output with the emulator for that architecture; shows the
+first mismatch of each in bits and values; and writes a recording. What the GPU or the compiler lacks is listed with
+what it takes. Exit status 1 says that something differs.
+
 ## Casts from float32
 
 {cast_rows}

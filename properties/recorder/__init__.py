@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import precision as P
 from precision import tensor_cores
+from properties import silicon
 from properties.recorder import casts, multiply_add, products
 from properties.recorder.findings import Card, Finding, Recording
 from properties.recorder.multiply_add import Emulator
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Card", "Finding", "Recording", "ThisGpu", "Unavailable", "find", "record", "replay"]
+
+TCGEN05 = "it takes a kernel that allocates tensor memory, describes operands in shared memory and waits on barriers"
+"""Why a Blackwell is recorded through `mma.sync` only."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -117,10 +122,15 @@ def record(
             card, arrays, key, names, outputs=outputs, seed=first, emulator=judge, progress=tell
         )
         done += 1
+    if card.architecture == "blackwell" and chosen:
+        found.append(Finding("mma", "tcgen05.mma", note=f"not recorded: {TCGEN05}"))
     for name in casts.names() if cast else ():
         progress(100 * done, 100 * total, name)
         found.append(casts.record(card, arrays, name, recording.environment.get("torch", "")))
         done += 1
+    if cast:
+        left_out = len(silicon.CASTS) + len(silicon.TABLES) - len(casts.names())
+        found.append(Finding("cast", f"{left_out} more conversions", note=f"not recorded: {casts.HEADERS}"))
     for name in products.PRODUCTS if product else ():
         progress(100 * done, 100 * total, name)
         found.append(products.record(card, arrays, name, seed))
@@ -144,10 +154,18 @@ def replay(
     for done, finding in enumerate(recording.findings):
         progress(done, len(recording.findings), finding.name)
         if finding.kind == "mma" and f"mma/{finding.name}/d" in arrays:
-            finding = multiply_add.replay(arrays, finding.name, where["architecture"], judge)
+            finding = _kept(multiply_add.replay(arrays, finding.name, where["architecture"], judge), finding)
         elif finding.kind == "cast" and f"cast/{finding.name}" in arrays:
             finding = casts.replay(arrays, finding, where.get("torch", ""))
         elif finding.kind == "product":
-            finding = products.replay(arrays, finding, where["architecture"])
+            finding = _kept(products.replay(arrays, finding, where["architecture"]), finding)
         fresh.findings.append(finding)
     return fresh
+
+
+def _kept(fresh: Finding, recorded: Finding) -> Finding:
+    """A fresh verdict that says of how many recorded outputs it judges what was kept."""
+    if recorded.mismatches is None or fresh.mismatches is None:
+        return fresh
+    then = f"kept of {recorded.outputs:,}, recorded with {recorded.mismatches:,} mismatches"
+    return replace(fresh, note=f"{fresh.note}{'; ' * bool(fresh.note)}{then}")

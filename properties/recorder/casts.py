@@ -35,7 +35,7 @@ _TORCH = "torch_cuda_to_"
 _AT_ONCE = 4  # chunks of 2^22 patterns
 _COUNTED = 2  # differing chunks whose wrong codes are counted
 
-HEADERS = "functions of the CUDA headers (cuda_fp8.h and others), which come with a toolkit and not with torch"
+HEADERS = "they are functions of cuda_fp8.h and other headers, which come with a CUDA toolkit and not with torch"
 """Why the other conversions of `properties.silicon` are not recorded."""
 
 
