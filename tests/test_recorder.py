@@ -3,6 +3,7 @@
 import json
 import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -518,6 +519,20 @@ def test_without_a_gpu_the_command_says_what_it_takes(capsys):
     said = capsys.readouterr().err
     assert said.startswith("halfulp silicon: no CUDA device: torch ")
     assert said.endswith("sees none; it takes an NVIDIA GPU, its driver and a CUDA build of torch\n")
+
+
+RECORDED = Path(__file__).parent / "data" / "silicon-nvidia-h200.npz"
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="the recording of an H200 is not here")
+def test_a_recording_of_an_h200_is_judged_again():
+    recording = Recording.load(RECORDED)
+    assert recording.environment["architecture"] == "hopper"
+    assert {f.name for f in recording.findings if f.kind == "mma" and not f.mismatches} == set(ptx.INSTRUCTIONS)
+    assert all(f.outputs >= 10**9 // ptx.parse(f.name).steps for f in recording.findings if f.kind == "mma")
+    again = recorder.replay(recording)
+    assert again.ok, again.text()
+    assert [f.name for f in again.findings] == [f.name for f in recording.findings]
 
 
 # --- on a device ------------------------------------------------------------------------------------------------------
