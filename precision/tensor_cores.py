@@ -20,6 +20,7 @@ array([[9088.]], dtype=float32)
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -57,7 +58,7 @@ def mma(a: Any, b: Any, c: Any = None, *, instruction: Instruction | str, arch: 
     library. A tfloat32 operand is a 32-bit word, the bits of a float32, whose low 13 bits are ignored.
     Any M and N; leading dimensions broadcast. A K of several instructions is a chain in ascending K, each taking the
     result of the one before as its addend. A K that ends within an instruction is padded with zeros: zero products take
-    no part in a group, so that is what the hardware is given, too. With K = 0 the result is c.
+    no part in a group, so that is what the hardware is given, too. With K = 0 the result is c's value.
 
     Subnormals are kept. NaN, 0·Inf and Inf - Inf give the NaN whose code is all ones but the sign (0x7fffffff, 0x7fff);
     overflow gives infinity; zero is +0. Integers wrap mod 2^32, or with .satfinite are clamped once an instruction.
@@ -137,24 +138,34 @@ def _product(
             f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: a (..., M, K) times b (..., K, N) needs the same K, "
             f"not {a.shape[-1]} and {b.shape[-2]}"
         )
-    m, k, n = int(a.shape[-2]), int(a.shape[-1]), int(b.shape[-1])
-    if start is not None and tuple(start.shape[-2:]) != (m, n):
-        raise ValueError(f"c has shape {tuple(start.shape)}; the product of a and b is (..., {m}, {n})")
+    if start is not None and tuple(start.shape[-2:]) != (a.shape[-2], b.shape[-1]):
+        expected = f"(..., {a.shape[-2]}, {b.shape[-1]})"
+        raise ValueError(f"c has shape {tuple(start.shape)}; the product of a and b is {expected}")
     shapes = [tuple(x.shape[:-2]) for x in (a, b, start) if x is not None]
     try:
         batch = np.broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(f"leading dimensions do not broadcast: {' and '.join(map(str, shapes))}") from None
-    if _is_tensor(a) and a.device.type == "cpu":  # tensors share their memory with NumPy
-        a, b, start = (None if x is None else x.numpy() for x in (a, b, start))
-        return sys.modules["torch"].from_numpy(_product(row, a, b, start, promote, slice_k))
+    if not _is_tensor(a) or a.device.type != "cpu":
+        return _computed(row, a, b, start, batch, promote, slice_k)
+    arrays = [None if x is None else x.numpy() for x in (a, b, start)]  # the same memory
+    result = _computed(row, arrays[0], arrays[1], arrays[2], batch, promote, slice_k)
+    return sys.modules["torch"].from_numpy(result)
+
+
+def _computed(
+    row: Instruction, a: Any, b: Any, start: Any, batch: tuple[int, ...], promote: int | None, slice_k: int | None
+) -> Any:
+    """What `_product` returns, by the lines for NumPy or for tensors."""
+    m, k, n = int(a.shape[-2]), int(a.shape[-1]), int(b.shape[-1])
     xp: Any = sys.modules["torch"] if _is_tensor(a) else np
     total = xp.zeros((*batch, m, n), dtype=xp.float64, device=a.device)
     if start is not None:
         total[...] = start
-    total = total.reshape(-1, m, n)
-    left, right = a.reshape(-1, m, k), xp.moveaxis(b, -1, -2).reshape(-1, n, k)
-    counts = [np.arange(x.shape[0]).reshape(x_batch) for x, x_batch in ((left, shapes[0]), (right, shapes[1]))]
+    total = total.reshape((math.prod(batch), m, n))
+    left = a.reshape((math.prod(a.shape[:-2]), m, k))
+    right = xp.moveaxis(b, -1, -2).reshape((math.prod(b.shape[:-2]), n, k))
+    counts = [np.arange(x.shape[0]).reshape(given.shape[:-2]) for x, given in ((left, a), (right, b))]
     pairs = tuple(np.broadcast_to(count, batch).reshape(-1) for count in counts)
     run = _integer_chain if isinstance(row.a, IntFormat) else _float_chain
     with np.errstate(all="ignore"):  # infinities and NaN are computed with, on purpose
