@@ -5,7 +5,7 @@
   value of the format and each midpoint between two has zeros in and below that bit, so no rounding boundary falls
   inside a class of patterns with the same index, and one member of the class, `index << shift`, answers for all. The
   table is the exact definition called on 2^(11+m) patterns, whatever mode and policy: no branch for NaN or overflow.
-* Formats too wide for a table, and stochastic rounding: the definition itself, in blocks that stay in cache.
+* Formats too wide for a table, and few elements for a large one: the definition itself, in blocks that stay in cache.
 * CUDA tensors: the definition recorded as C and compiled into one elementwise kernel by torch's NVRTC jiterator.
 * Tensors that a compiler traces, or of another device: the definition on tensors.
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +41,7 @@ from precision._patterns import Job
 from precision.formats import AnyFormat, Format
 
 BLOCK = 1 << 16  # elements whose scratch arrays stay in a core's cache
+SMALL_TABLE = 1 << 17  # entries of a table that is built at once: all of formats of up to 8 bits
 COMPILE_FROM = 1 << 16  # elements from which a compiled loop is worth its call
 _scratch = threading.local()
 
@@ -95,6 +97,8 @@ def _numpy_layout(dtype: np.dtype[Any]) -> Layout | None:
 
 def _refused_dtype(name: str) -> str:
     allowed = "float16, bfloat16, float32, float64 and integers"
+    if name == "float4_e2m1fn_x2":
+        return packed_dtype("x")
     if name.startswith(("float8", "float6", "float4", "int4", "int2", "uint4", "uint2")):
         return f"x has dtype {name}: its elements are codes; decode them first (P.decode(x)), allowed are {allowed}"
     if name == "bool":
@@ -102,8 +106,29 @@ def _refused_dtype(name: str) -> str:
     return f"x has dtype {name}; allowed are {allowed}"
 
 
+def packed_dtype(what: str) -> str:
+    """What to do with torch's dtype of two FP4 codes in a byte."""
+    return (
+        f"the dtype of {what} is float4_e2m1fn_x2, two codes in each byte: take them apart with "
+        "P.unpack(x.view(torch.uint8), 'float4_e2m1fn', shape), the last dimension of shape being twice as long"
+    )
+
+
+def check_dense(x: Any, what: str) -> None:
+    """Refuse a tensor whose elements are not one strided array."""
+    if x.is_nested:
+        raise TypeError(
+            f"the layout of {what} is nested: pass the parts, {what}.unbind(), or {what}.to_padded_tensor(0.0)"
+        )
+    if x.layout is not sys.modules["torch"].strided:
+        raise TypeError(
+            f"the layout of {what} is {x.layout}: pass {what}.to_dense(), or the values alone as a dense tensor"
+        )
+
+
 def _check_holds(job: Job, layout: Layout) -> None:
-    if job.kind == "round" and not _patterns.holds(layout, job.fmt):
+    layout = job.into or layout
+    if job.kind != "encode" and not _patterns.holds(layout, job.fmt):
         # A dtype that holds x as well: float16 and bfloat16 do not hold each other.
         remedy = "float32" if layout.bits == 16 and _patterns.holds(FLOAT32, job.fmt) else "float64"
         raise ValueError(
@@ -138,6 +163,22 @@ def _numpy_random(random: Any, bits: int, shape: tuple[int, ...]) -> Any:
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 
 
+class Table:
+    """The answers to all indices. A large one is built when that is quicker than the definition for all who asked."""
+
+    def __init__(self, size: int, build: Callable[[], np.ndarray[Any, Any]]) -> None:
+        self._missing, self._build = size >> 2, build
+        self.answers = build() if size <= SMALL_TABLE else None
+
+    def asked(self, elements: int) -> np.ndarray[Any, Any] | None:
+        """The answers, or None if so few elements asked so far that the definition is to do."""
+        if self.answers is None:
+            self._missing -= elements
+            if self._missing <= 0:
+                self.answers = self._build()
+        return self.answers
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """How CPU arrays of one layout do one job; built once."""
@@ -146,7 +187,7 @@ class Plan:
     signed_dtype: np.dtype[Any]  # of the integers that the definition works on
     out_dtype: np.dtype[Any]
     raises_on_nan: bool
-    table: np.ndarray[Any, Any] | None = None
+    table: Table | None = None
     shift: Any = 0
     mask: Any = 0
     rows: np.ndarray[Any, Any] | None = None  # where each sign and exponent has its part of the table, if compressed
@@ -164,7 +205,7 @@ def _plan(job: Job, layout: Layout) -> Plan:
     dtypes = (
         np.dtype(f"uint{layout.bits}"),
         np.dtype(f"int{layout.width}"),
-        code_dtype(fmt) if job.kind == "encode" else np.dtype(f"uint{layout.bits}"),
+        code_dtype(fmt) if job.kind == "encode" else np.dtype(f"uint{(job.into or layout).bits}"),
         (job.policy.nan if fmt.has_nan else job.policy.missing_nan) == "raise",
     )
     kept = _patterns.index_bits(layout, fmt) + 1
@@ -183,15 +224,16 @@ def _plan(job: Job, layout: Layout) -> Plan:
         keep = (0xFFFFFFFF << np.minimum(cleared, layout.mantissa_bits)).astype(np.uint32)
         return Plan(*dtypes, carry=carry, reduce=reduce, keep=keep, least=layout.pattern(*fmt.least_parts))
     if layout.bits == 16:
-        patterns = np.arange(1 << 16, dtype=np.int32)
-        return Plan(*dtypes, table=_build(job, layout, patterns, dtypes[2]))
+        return Plan(
+            *dtypes, table=Table(1 << 16, partial(_build, job, layout, 0, np.zeros(1, np.int32), 16, dtypes[2]))
+        )
     if shift < 0:
         return Plan(*dtypes)
     if layout.bits - shift <= (21 if layout.bits == 32 else 18):
-        patterns = np.arange(1 << (layout.bits - shift), dtype=dtypes[0]) << _scalar(shift, layout)
+        digits = layout.bits - shift
         return Plan(
             *dtypes,
-            table=_build(job, layout, patterns.view(dtypes[1]), dtypes[2]),
+            table=Table(1 << digits, partial(_build, job, layout, shift, np.zeros(1, dtypes[1]), digits, dtypes[2])),
             shift=_scalar(shift, layout),
             mask=_scalar((1 << shift) - 1, layout),
         )
@@ -203,10 +245,8 @@ def _plan(job: Job, layout: Layout) -> Plan:
         alike = np.where(exponents == 0, 0, np.clip(exponents, max(low, 1), min(high, 2046)))
         alike = np.where(exponents == 2047, 2047, alike)
         distinct, row = np.unique(np.concatenate([alike, alike + 2048]), return_inverse=True)
-        patterns = (distinct.astype(np.uint64)[:, None] << np.uint64(52)) | (
-            np.arange(1 << kept, dtype=np.uint64) << np.uint64(shift)
-        )
-        table = _build(job, layout, patterns.reshape(-1).view(np.int64), dtypes[2])
+        starts = distinct << FLOAT64.mantissa_bits
+        table = Table(starts.size << kept, partial(_build, job, layout, shift, starts, kept, dtypes[2]))
         rows = (row.reshape(-1) << kept) - (np.arange(4096) << kept)
         return Plan(
             *dtypes, table=table, shift=_scalar(shift, layout), mask=_scalar((1 << shift) - 1, layout), rows=rows
@@ -218,7 +258,9 @@ def _scalar(value: int, layout: Layout) -> Any:
     return np.array(value, f"uint{layout.bits}")  # a 0-d array: quicker in a ufunc than a Python or NumPy scalar
 
 
-def _build(job: Job, layout: Layout, patterns: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _build(job: Job, layout: Layout, shift: int, starts: Any, digits: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """The answers to the 2^digits patterns, `shift` bits apart, from each of `starts` on."""
+    patterns = (starts[:, None] | (np.arange(1 << digits) << shift)).astype(starts.dtype).reshape(-1)
     table: np.ndarray[Any, Any] = job(patterns, layout, NUMPY).astype(dtype)
     table.setflags(write=False)
     return table
@@ -229,13 +271,13 @@ def _numpy(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, An
     layout = _numpy_layout(dtype)
     if not dtype.isnative:
         result = _numpy(job, x.astype(dtype.newbyteorder("=")), random)
-        return result.astype(dtype) if job.kind == "round" else result
+        return result.astype(dtype) if job.kind != "encode" else result
     if job.random_bits:
         random = _numpy_random(random, job.random_bits, x.shape)
     if layout is None:
         return _numpy_integers(job, x, random)
     result = _numpy_patterns(job, x, layout, random)
-    return result.view(dtype) if job.kind == "round" else result
+    return result.view(dtype) if job.kind != "encode" else result
 
 
 def _numpy_patterns(job: Job, x: np.ndarray[Any, Any], layout: Layout, random: Any) -> np.ndarray[Any, Any]:
@@ -251,12 +293,13 @@ def _numpy_patterns(job: Job, x: np.ndarray[Any, Any], layout: Layout, random: A
     if u.size >= COMPILE_FROM and not job.random_bits and (fast := _numba()) is not None:
         fast.compiled(job, layout)(u, flat)
         return out
-    if plan.table is not None:
-        _gather(u, plan, flat)
+    if plan.table is not None and (table := plan.table.asked(u.size)) is not None:
+        _gather(u, plan, table, flat)
         return out
     r = None if random is None else np.ascontiguousarray(random).reshape(-1)
-    if plan.carry is not None and r is not None:
-        _stochastic(job, u, r, plan, flat)
+    carry = plan.carry.table if plan.carry is not None else None
+    if carry is not None and r is not None and (table := carry.asked(u.size)) is not None:
+        _stochastic(job, u, r, plan, table, flat)
         return out
     for i in range(0, u.size, BLOCK >> 3):
         block = slice(i, i + (BLOCK >> 3))
@@ -269,10 +312,9 @@ def _defined(job: Job, u: np.ndarray[Any, Any], layout: Layout, plan: Plan, rand
     return job(pattern, layout, NUMPY, None if random is None else random.astype(np.int64)).astype(plan.out_dtype)
 
 
-def _gather(u: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> None:
+def _gather(u: np.ndarray[Any, Any], plan: Plan, table: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
     """out[i] = table[index of u[i]], in blocks."""
-    table, shift, mask = plan.table, plan.shift, plan.mask
-    assert table is not None
+    shift, mask = plan.shift, plan.mask
     word, index = _scratch_arrays(u.dtype)
     size = word.size
     for i in range(0, u.size, size):
@@ -299,7 +341,12 @@ def _gather(u: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]) -> N
 
 
 def _stochastic(
-    job: Job, u: np.ndarray[Any, Any], r: np.ndarray[Any, Any], plan: Plan, out: np.ndarray[Any, Any]
+    job: Job,
+    u: np.ndarray[Any, Any],
+    r: np.ndarray[Any, Any],
+    plan: Plan,
+    table: np.ndarray[Any, Any],
+    out: np.ndarray[Any, Any],
 ) -> None:
     """float32: the random bits, shifted to just below the cut, are added to the pattern, and a table cuts.
 
@@ -327,7 +374,7 @@ def _stochastic(
         # Cut here, where the exponent is still the one that was rounded at: the carry may have moved it.
         keep.take(k, out=t, mode="wrap")
         np.bitwise_and(w, t, w)
-        _gather(w, carry, part)
+        _gather(w, carry, table, part)
         np.bitwise_and(block, np.uint32(FLOAT32.magnitude), t)
         apart = t >= np.uint32(254 << top)
         np.subtract(t, np.uint32(1), t)
@@ -355,6 +402,18 @@ def _numba() -> Any:
     return module
 
 
+STICKY_BITS = 40  # of a significand and its random bits, that are decided by the 42 bits kept of an integer
+
+
+def _integer_pattern(x: Any, negative: Any, ops: Any) -> tuple[Any, Any]:
+    """The float64 patterns of 64-bit integers, and where they are not exact: 42 bits and a sticky one are kept."""
+    a = ops.where(negative, 0 - x, x)  # the magnitude, as an unsigned number
+    big = (a >= 1 << 53) | (a < 0)
+    sticky = ((a >> 11) & ((1 << 53) - 1)) | ops.where((a & 2047) != 0, 1 + 0 * a, 0)
+    pattern = ops.float_pattern(ops.where(big, sticky, a), FLOAT64) + ops.where(big, (11 << 52) + 0 * a, 0)
+    return ops.where(negative, pattern | FLOAT64.sign, pattern), big
+
+
 def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, Any]:
     """Integers, each rounded once: exactly to float64 first, or with a sticky bit where float64 cannot hold them."""
     negative = x < 0 if x.dtype.kind == "i" else np.zeros(x.shape, bool)
@@ -362,15 +421,9 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
         exact = np.ascontiguousarray(x.astype(np.float64)).reshape(x.shape)
         result = _numpy_patterns(job, exact, FLOAT64, random)
     else:
-        a = np.where(negative, 0 - x.view(np.int64), x.view(np.int64))  # the magnitude, as an unsigned number
-        big = (a >= 1 << 53) | (a < 0)
-        sticky = ((a >> 11) & ((1 << 53) - 1)) | ((a & 2047) != 0)
-        kept = np.where(big, sticky, a)
-        pattern = kept.astype(np.float64).view(np.int64) + np.where(big, 11 << 52, 0)
-        pattern = np.where(negative, pattern | FLOAT64.sign, pattern)
+        pattern, big = _integer_pattern(x.view(np.int64), negative, NUMPY)
         result = _numpy_patterns(job, np.ascontiguousarray(pattern).reshape(x.shape), FLOAT64, random)
-        # `kept` has 42 bits and the sticky one; where these do not decide, Python's integers do.
-        if job.fmt.mantissa_bits + job.random_bits > 40 and bool(big.any()):
+        if job.fmt.mantissa_bits + job.random_bits > STICKY_BITS and bool(big.any()):  # Python's integers decide
             where = np.nonzero(big.reshape(-1))[0]
             r = None if random is None else random.reshape(-1)
             for i in where.tolist():
@@ -402,10 +455,12 @@ def _numpy_integers(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarra
 
 
 def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
+    check_dense(x, "x")
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            "x requires grad, and rounding has no useful derivative: use P.fake_quantize for a straight-through "
-            "gradient, or x.detach() (or torch.no_grad()) for the values alone"
+            "x requires grad, and rounding has no useful derivative: pass x.detach() (or use torch.no_grad()) for the "
+            "values alone; x + (P.round_to(x.detach(), fmt) - x).detach() has a straight-through gradient, which a "
+            "later release calls P.fake_quantize"
         )
     traced = is_traced(x, torch)
     name = str(x.dtype).removeprefix("torch.")
@@ -415,25 +470,11 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
     if not traced and (x.device.type == "cpu" or layout is None):
         return _torch_through_numpy(job, x, random, torch)
     if layout is None:
-        raise TypeError("integer tensors are not rounded while a compiler traces: convert x to float64 first")
+        return _traced_integers(job, x, random, torch)
     _check_holds(job, layout)
-    if (job.policy.nan if job.fmt.has_nan else job.policy.missing_nan) == "raise":
-        if traced:
-            raise ValueError("a policy that raises for NaN cannot be traced: choose another Policy.nan or missing_nan")
-        if bool(torch.isnan(x).any()):
-            raise _nan_refused(job)
+    _check_nan_policy(job, [x], traced, torch)
     if job.random_bits:
-        if not isinstance(random, torch.Tensor):
-            random = torch.as_tensor(random, device=x.device)
-        if random.is_floating_point() or random.is_complex() or random.dtype == torch.bool:
-            raise TypeError(f"random_bits has dtype {random.dtype}; it must hold integers in [0, 2^{job.random_bits})")
-        random = random.to(x.device, torch.int64) & ((1 << job.random_bits) - 1)
-        if len(random.shape) > x.ndim or any(
-            r not in (1, n) for r, n in zip(reversed(random.shape), reversed(x.shape), strict=False)
-        ):
-            raise ValueError(
-                f"random_bits of shape {tuple(random.shape)} does not broadcast to x's shape {tuple(x.shape)}"
-            )
+        random = _torch_random(random, job.random_bits, x.shape, x.device, torch)
     pattern = x.resolve_neg().view(_torch_integer(torch, layout.bits))
     if x.is_cuda and not traced:
         out = _cuda_kernel(job, layout)(pattern, random)
@@ -446,9 +487,51 @@ def _torch(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
     return out.to(_torch_integer(torch, layout.bits)).view(x.dtype)
 
 
+def _traced_integers(job: Job, x: Any, random: Any, torch: ModuleType) -> Any:
+    """Integer tensors that a compiler traces: as `_numpy_integers`, but Python's integers cannot help."""
+    if x.element_size() == 8 and job.fmt.mantissa_bits + job.random_bits > STICKY_BITS:
+        raise TypeError(
+            f"while a compiler traces, 64-bit integers are not rounded to more than {STICKY_BITS} significand bits, "
+            "random ones included: convert x to float64 first"
+        )
+    if x.element_size() < 8:
+        result = _torch(job, x.to(torch.float64), random, torch)
+    else:
+        u = x.view(torch.int64)
+        negative = u < 0 if x.dtype == torch.int64 else torch.zeros_like(u, dtype=torch.bool)
+        result = _torch(job, _integer_pattern(u, negative, TORCH)[0].view(torch.float64), random, torch)
+    if job.kind == "encode":
+        return result
+    info = torch.iinfo(x.dtype)
+    fits = (result >= float(info.min)) & (result < float(info.max + 1)) & (result == result.floor())
+    torch._assert_async(fits.all(), f"x has dtype {x.dtype}, which cannot hold every rounded value: use float64")
+    return result.to(x.dtype)
+
+
+def _check_nan_policy(job: Job, tensors: list[Any], traced: bool, torch: ModuleType) -> None:
+    if (job.policy.nan if job.fmt.has_nan else job.policy.missing_nan) == "raise":
+        if traced:
+            raise ValueError("a policy that raises for NaN cannot be traced: choose another Policy.nan or missing_nan")
+        if any(bool(torch.isnan(x).any()) for x in tensors):
+            raise _nan_refused(job)
+
+
+def _torch_random(random: Any, bits: int, shape: Any, device: Any, torch: ModuleType) -> Any:
+    if not isinstance(random, torch.Tensor):
+        random = torch.as_tensor(random, device=device)
+    if random.is_floating_point() or random.is_complex() or random.dtype == torch.bool:
+        raise TypeError(f"random_bits has dtype {random.dtype}; it must hold integers in [0, 2^{bits})")
+    random = random.to(device, torch.int64) & ((1 << bits) - 1)
+    if len(random.shape) > len(shape) or any(
+        r not in (1, n) for r, n in zip(reversed(random.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(f"random_bits of shape {tuple(random.shape)} does not broadcast to x's shape {tuple(shape)}")
+    return random
+
+
 def is_traced(x: Any, torch: ModuleType) -> bool:
-    """Whether a tensor's memory is out of reach: a compiler or a transform (vmap, jvp) sees the operations instead."""
-    if torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter):
+    """Whether there is no memory to look into: a compiler or a transform (vmap, jvp) sees the operations instead."""
+    if torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter) or x.is_meta:
         return True
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
@@ -486,23 +569,26 @@ def cuda_source(job: Job, layout: Layout) -> str:
     cast = "(int)x & 0xffff" if layout.bits == 16 else "(long long)x" if recorder.is_wide else "(int)x"
     recorder.lines.append(f"const auto u = {cast};")
     result = job(Term("u", recorder), layout, recorder, Term("r", recorder) if job.random_bits else None)
-    text = recorder.text(result)
-    body = "\n  ".join(recorder.lines)
-    arguments = "T x, T r" if job.random_bits else "T x"
-    return f"template <typename T> T halfulp({arguments}) {{\n  {body}\n  return (T){text};\n}}"
+    return recorder.function(["x", "r"] if job.random_bits else ["x"], result)
 
 
 @cache
 def _cuda_kernel(job: Job, layout: Layout) -> Any:
     """One elementwise kernel for integer patterns, compiled by NVRTC from the recorded definition."""
+    kernel = jiterated(cuda_source(job, layout), job, layout)
+    return lambda pattern, random: kernel([pattern], random)
+
+
+def jiterated(source: str, job: Job, layout: Layout) -> Any:
+    """What calls the compiled source on the patterns of one or several operands, and the random bits."""
     import torch
 
-    kernel = torch.cuda.jiterator._create_jit_fn(cuda_source(job, layout))  # type: ignore[no-untyped-call, unused-ignore]
+    kernel = torch.cuda.jiterator._create_jit_fn(source)  # type: ignore[no-untyped-call, unused-ignore]
     # The kernel returns the type it takes, so that type must hold the codes, too.
     wider = job.random_bits > 0 or (job.kind == "encode" and code_dtype(job.fmt).itemsize * 8 > layout.bits)
 
-    def run(pattern: Any, random: Any) -> Any:
-        pattern = pattern.to(torch.int64) if wider else pattern
-        return kernel(pattern, random) if job.random_bits else kernel(pattern)
+    def run(patterns: list[Any], random: Any) -> Any:
+        patterns = [u.to(torch.int64) for u in patterns] if wider else patterns
+        return kernel(*patterns, random) if job.random_bits else kernel(*patterns)
 
     return run

@@ -1,4 +1,4 @@
-"""Rounding, encoding and decoding as integer arithmetic on bit patterns: the one definition that everything else runs.
+"""Rounding, codes and neighbours as integer arithmetic on bit patterns: the one definition that everything else runs.
 
 A value arrives as the bit pattern of a container (`Layout`: float16, bfloat16, float32 or float64) and is rounded *in
 that container*: a format's values are container values whose low bits are zero, so rounding is "add, then clear the low
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 class Job:
     """What to do to a pattern: round it to `fmt`'s grid ("round"), or that and give the code ("encode").
 
+    "next_up", "next_down" and "ulp" give the neighbour of what was rounded, and the spacing there (see `codec`).
+
     `mode` is a rounding by name; `random_bits` is the number of random bits of the stochastic one, else 0. "carried" is
     the second half of the stochastic one: the random bits are added already, what is left is to cut, and to overflow.
+    `into` is the layout of a rounded result, if it is not that of the input.
     """
 
     kind: str
@@ -35,12 +38,26 @@ class Job:
     mode: str
     policy: Policy
     random_bits: int = 0
+    into: Layout | None = None
 
     def __call__(self, pattern: Any, layout: Layout, ops: Any, random: Any = None) -> Any:
         rounded, rounded_in = _round(pattern, layout, self, ops, random)
         if self.kind == "encode":
             return _code(rounded, rounded_in, self.fmt, ops)
-        return rounded if rounded_in is layout else _narrow(rounded, layout, ops)
+        into = self.into or layout
+        if self.kind == "round":
+            return rounded if rounded_in is into else _narrow(rounded, into, ops)
+        size = pattern & layout.magnitude
+        if self.kind == "ulp":
+            result = _spacing(rounded, rounded_in, self.fmt, ops)
+        else:
+            given = size if rounded_in is layout else _widen(size, layout, ops)
+            on_grid = (rounded & rounded_in.magnitude) == given
+            if not self.fmt.signed:
+                on_grid = on_grid & ((size == 0) | ((pattern & layout.sign) == 0))
+            result = _neighbour(rounded, on_grid, self, rounded_in, ops)
+        result = result if rounded_in is layout else _narrow(result, layout, ops)
+        return ops.where(size >= layout.infinity + int(self.kind != "ulp"), layout.quiet_nan, result)
 
 
 def holds(layout: Layout, fmt: AnyFormat) -> bool:
@@ -287,9 +304,56 @@ def _code(pattern: Any, layout: Layout, fmt: AnyFormat, ops: Any) -> Any:
     return where(negative, signed, code)
 
 
+def _neighbour(rounded: Any, on_grid: Any, job: Job, layout: Layout, ops: Any) -> Any:
+    """The pattern of the next value above (or below) what was rounded up (or down): it, or one step more if `on_grid`.
+
+    A step changes the lowest bit that rounding keeps; its carry walks into the exponent.
+    """
+    fmt, where, up = job.fmt, ops.where, job.kind == "next_up"
+    a, least = rounded & layout.magnitude, layout.pattern(*fmt.least_parts)
+    side = (rounded & layout.sign) != 0
+    side = side & (a != 0) if up else side | (a == 0)  # whether the step is among negative numbers, -0 included
+    limit: Any = layout.pattern(*fmt.max_parts)
+    if isinstance(fmt, IntFormat):
+        limit = where(side, layout.pattern(*fmt.min_parts) + 0 * a, limit)
+    elif not fmt.signed and not up:
+        limit = where(side, 0 * a, limit)
+    top = layout.mantissa_bits
+    first = fmt.emin + layout.bias
+
+    def step(size: Any) -> Any:
+        fixed = max(top - fmt.mantissa_bits, 0)
+        if first <= 1:
+            return 1 << fixed
+        below = ((((first << top) | (layout.implicit - 1)) - size) >> top) + fixed
+        return 1 << where(below < fixed, fixed, where(below > top, top, below))
+
+    beyond = layout.infinity if fmt.infinities and (fmt.signed or up) else limit
+    inside = where(a < limit, a, 0 * a)  # a step from a NaN could leave the integer
+    outward = where(a >= limit, beyond, where(a == 0, least, inside + step(inside)))
+    inward = where(a == least, 0 if fmt.zero else least, where(a == layout.infinity, limit, a - step(a - 1)))
+    moved = where(side == (0 if up else 1), outward, inward)
+    moved = where(side, moved | layout.sign, moved)
+    if not fmt.has_negative_zero:
+        moved = where((moved & layout.magnitude) == 0, 0, moved)
+    return where(on_grid, moved, rounded)
+
+
+def _spacing(pattern: Any, layout: Layout, fmt: AnyFormat, ops: Any) -> Any:
+    """The pattern of the grid's spacing at a value: 2^(its exponent - mantissa_bits), that of subnormals at least."""
+    top = layout.mantissa_bits
+    if isinstance(fmt, IntFormat):
+        return layout.pattern(1, 0) + 0 * pattern
+    first = fmt.emin + layout.bias
+    exponent = (pattern & layout.magnitude) >> top
+    exponent = ops.where(exponent < first, first, exponent) - fmt.mantissa_bits
+    subnormal = 1 << ops.where(exponent < 1, exponent - 1 + top, 0)
+    return ops.where(exponent < 1, subnormal, exponent << top)
+
+
 def decode(code: Any, fmt: AnyFormat, layout: Layout, ops: Any) -> Any:
-    """The pattern in `layout` (float32 or float64, which must hold the format) of an integer code."""
-    if not aligned(layout, fmt):
+    """The pattern in `layout`, which must hold the format, of an integer code."""
+    if layout.bits == 16 or not aligned(layout, fmt):
         return _narrow(decode(ops.wide(code), fmt, FLOAT64, ops), layout, ops)
     m, top, where = fmt.mantissa_bits, layout.mantissa_bits, ops.where
     first = fmt.emin + layout.bias
@@ -315,3 +379,16 @@ def decode(code: Any, fmt: AnyFormat, layout: Layout, ops: Any) -> Any:
         return a
     a = where(negative, a | layout.sign, a)
     return where(code == fmt.sign_mask, layout.quiet_nan, a) if fmt.nan == "negative_zero" else a
+
+
+def classify(code: Any, fmt: AnyFormat, ops: Any) -> Any:
+    """The class of a code as an index into `codec.CLASSES`: zero, subnormal, normal, infinity, nan."""
+    where = ops.where
+    if isinstance(fmt, IntFormat):
+        return where(code == 0, 0, 2)
+    magnitude = code & ((1 << (fmt.exponent_bits + fmt.mantissa_bits)) - 1)
+    kind = where(magnitude == 0, 0, where(magnitude < 1 << fmt.mantissa_bits, 1, 2)) if fmt.zero else 2
+    kind = where(magnitude > fmt.max_code, 4, kind)
+    if fmt.infinities:
+        kind = where(magnitude == fmt.max_code + 1, 3, kind)
+    return where(code == fmt.sign_mask, 4, kind) if fmt.nan == "negative_zero" else kind

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from operator import index
 from typing import Any
@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from precision import _engine, _patterns
-from precision._array import FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, Layout
-from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
+from precision._array import FLOAT32, FLOAT64, INTEGERS, NUMPY, TORCH, Layout
+from precision.formats import FORMATS, AnyFormat, IntFormat, get_format
 from precision.policies import Policy, Rounding
 from precision.rounding import job
 
@@ -73,16 +73,11 @@ def decode(codes: Any, fmt: AnyFormat | str | None = None, dtype: Any = None) ->
     Raises ValueError for codes out of range or a dtype that cannot hold the values, TypeError for codes that are no
     integers.
     """
-    own = _format_of_dtype(codes)
-    if own is not None:
-        if fmt is not None and get_format(fmt) != own:
-            raise ValueError(
-                f"codes have dtype {own.name}, not {get_format(fmt).name}: leave fmt out, or pass their bits"
-            )
-        codes, fmt = from_dtype(codes)
-    elif fmt is None:
-        raise TypeError("decode needs a format for plain integer codes: decode(codes, fmt)")
-    f = get_format(fmt)
+    if fmt is None and _format_of_dtype(codes) is None:
+        raise TypeError(
+            "decode needs a format, decode(codes, fmt), unless the codes have a dtype of ml_dtypes or torch.float8_*"
+        )
+    codes, f = _given(codes, fmt)
     layout = _decoded_layout(f, dtype)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(codes, torch.Tensor):
@@ -112,10 +107,31 @@ def _decoded_layout(f: AnyFormat, dtype: Any) -> Layout:
     return layout
 
 
+def _given(codes: Any, fmt: AnyFormat | str | None) -> tuple[Any, AnyFormat]:
+    """Codes and their format; an array of a low-precision dtype has its own, which must be the one that is named."""
+    own = _format_of_dtype(codes)
+    if own is None:
+        return codes, get_format(fmt)
+    if fmt is not None and get_format(fmt) != own:
+        raise ValueError(
+            f"codes have dtype {own.name}, not {get_format(fmt).name}: name that format, or pass their bits"
+        )
+    return from_dtype(codes)
+
+
+def _no_codes(dtype: Any, f: AnyFormat) -> TypeError:
+    return TypeError(
+        f"codes have dtype {dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}: P.encode(x, fmt) makes codes "
+        "of values, and P.from_dtype(x) takes those of a native dtype"
+    )
+
+
 def _codes(codes: Any, f: AnyFormat) -> np.ndarray[Any, Any]:
     c = np.asarray(codes)
+    if not c.size and not isinstance(codes, np.ndarray | np.generic):
+        c = c.astype(np.uint8)  # [] has no dtype of its own
     if c.dtype.kind not in "iu":
-        raise TypeError(f"codes have dtype {c.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
+        raise _no_codes(c.dtype, f)
     if c.size and not (c.dtype.kind == "u" and c.dtype.itemsize * 8 <= f.bits):
         low, high = int(c.min()), int(c.max())
         if low < 0 or high >= 1 << f.bits:
@@ -160,8 +176,11 @@ def _decode_pairs(c: np.ndarray[Any, Any], f: AnyFormat, layout: Layout) -> np.n
 
 def _check_torch_codes(codes: Any, f: AnyFormat, torch: Any) -> bool:
     """Refuse what are no codes of a format; whether a compiler traces, when only the dtype can be seen."""
+    _engine.check_dense(codes, "codes")
+    if codes.dtype == getattr(torch, "float4_e2m1fn_x2", None):
+        raise TypeError(_engine.packed_dtype("codes"))
     if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
-        raise TypeError(f"codes have dtype {codes.dtype}; they must be integers in [0, 2^{f.bits}) of {f.name}")
+        raise _no_codes(codes.dtype, f)
     traced = _engine.is_traced(codes, torch)
     unsigned = codes.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
     if traced or not codes.numel() or (unsigned and codes.element_size() * 8 <= f.bits):
@@ -177,16 +196,20 @@ def _decode_torch(codes: Any, f: AnyFormat, layout: Layout, torch: Any) -> Any:
     traced = _check_torch_codes(codes, f, torch)
     if not traced and codes.device.type == "cpu":
         return torch.from_numpy(np.asarray(decode(codes.numpy(), f, layout.name)))
-    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(codes.dtype)
-    c = codes if signed is None else codes.view(signed)
-    c = c.to(torch.int64)
-    if signed is not None and f.bits < 64:
-        c = c & ((1 << (8 * codes.element_size())) - 1)
+    c = _int64(codes, torch)
     if not traced and f.bits <= 16:
         table = torch.from_numpy(np.array(_decode_table(f, layout))).to(codes.device)
         return table.index_select(0, c.reshape(-1)).reshape(codes.shape)
     pattern = _patterns.decode(c if layout.bits == 64 else c.to(torch.int32), f, layout, TORCH)
     return pattern.to(torch.int64 if layout.bits == 64 else torch.int32).view(getattr(torch, layout.name))
+
+
+def _int64(codes: Any, torch: Any) -> Any:
+    """Codes as int64, those of 64 bits by their bits: torch has few operations on its wider unsigned dtypes."""
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(codes.dtype)
+    if signed is None or codes.element_size() == 8:
+        return codes.to(torch.int64) if signed is None else codes.view(signed)
+    return codes.view(signed).to(torch.int64) & ((1 << (8 * codes.element_size())) - 1)
 
 
 # --- native dtypes ----------------------------------------------------------------------------------------------------
@@ -214,6 +237,9 @@ def from_dtype(x: Any) -> tuple[Any, AnyFormat]:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
+        _engine.check_dense(x, "x")
+        if x.dtype == getattr(torch, "float4_e2m1fn_x2", None):
+            raise TypeError(_engine.packed_dtype("x"))
         fmt = FORMATS.get(str(x.dtype).removeprefix("torch."))
         if fmt is not None and fmt.bits >= 8:
             return x.view(getattr(torch, _engine.code_dtype(fmt).name)), fmt
@@ -236,7 +262,7 @@ def to_dtype(codes: Any, fmt: AnyFormat | str) -> Any:
 
     Raises ValueError for codes out of range and for a format without a dtype in the library.
     """
-    f = get_format(fmt)
+    codes, f = _given(codes, fmt)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(codes, torch.Tensor):
         if f.torch_dtype is None:
@@ -271,7 +297,8 @@ def pack(codes: Any, fmt: AnyFormat | str) -> Any:
     n codes of b bits take ceil(n·b/8) bytes: element i has bits i·b to i·b + b - 1 of the little-endian bit string.
     NumPy or torch (same device). Raises ValueError for codes out of range or formats wider than 8 bits.
     """
-    f, group, size = _packing(fmt)
+    codes, f = _given(codes, fmt)
+    f, group, size = _packing(f)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(codes, torch.Tensor):
         _check_torch_codes(codes, f, torch)
@@ -305,7 +332,7 @@ def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any
     """
     f, group, size = _packing(fmt)
     try:
-        shape = (index(shape),) if hasattr(shape, "__index__") else tuple(map(index, shape))
+        shape = tuple(map(index, shape)) if hasattr(shape, "__len__") else (index(shape),)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"shape is {shape!r}; it must be an int or a sequence of ints, each at least 0") from None
     n = math.prod(shape)
@@ -314,7 +341,9 @@ def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any
     need = -(-n * f.bits // 8)
     torch = sys.modules.get("torch")
     b: Any = packed
-    if torch is None or not isinstance(packed, torch.Tensor):
+    if torch is not None and isinstance(packed, torch.Tensor):
+        _engine.check_dense(packed, "packed")
+    else:
         b = np.frombuffer(packed, np.uint8) if isinstance(packed, bytes | bytearray) else np.asarray(packed)
     if str(b.dtype).removeprefix("torch.") != "uint8":
         raise TypeError(f"packed codes are bytes (uint8), not {b.dtype}")
@@ -364,94 +393,12 @@ def classify(codes: Any, fmt: AnyFormat | str) -> Any:
 
     Every non-zero integer code is "normal". Raises as `decode` for bad codes.
     """
-    f = get_format(fmt)
-    own = _format_of_dtype(codes)
-    if own is not None:
-        codes, _ = from_dtype(codes)
+    codes, f = _given(codes, fmt)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(codes, torch.Tensor):
-        return torch.from_numpy(np.asarray(classify(codes.cpu().numpy(), f))).to(codes.device)
-    c = _codes(codes, f).astype(np.uint64)
-    if isinstance(f, IntFormat):
-        return np.where(c == 0, 0, 2).astype(np.uint8)
-    magnitude = c & np.uint64((1 << (f.exponent_bits + f.mantissa_bits)) - 1)
-    result = np.full(c.shape, 2, np.uint8)
-    if f.zero:
-        result[magnitude < 1 << f.mantissa_bits] = 1
-        result[magnitude == 0] = 0
-    result[magnitude > f.max_code] = 4
-    if f.infinity_code is not None:
-        result[magnitude == f.infinity_code] = 3
-    if f.nan == "negative_zero":
-        result[c == f.sign_mask] = 4
-    return result
-
-
-def _patterns_of(x: Any) -> tuple[np.ndarray[Any, Any], Layout, Callable[[np.ndarray[Any, Any]], Any]]:
-    """Real numbers as bit patterns, the patterns' layout, and what makes such patterns an array like `x` again.
-
-    Integers count as float64.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        t = x.detach().cpu()
-        name = str(t.dtype).removeprefix("torch.")
-        if name in INTEGERS:
-            t = torch.from_numpy(_exact_floats(t.numpy()))
-        elif name not in LAYOUTS:
-            raise TypeError(_engine._refused_dtype(name))
-        layout = LAYOUTS[str(t.dtype).removeprefix("torch.")]
-        u = t.contiguous().view(getattr(torch, f"int{layout.bits}")).numpy().view(f"uint{layout.bits}")
-        return u, layout, lambda p: torch.from_numpy(p.view(f"int{layout.bits}")).view(t.dtype).to(x.device)
-    a = np.asarray(x)
-    if a.dtype.kind in "iu":
-        a = _exact_floats(a)
-    found = _engine._numpy_layout(a.dtype)
-    assert found is not None
-    u = np.array(a, a.dtype.newbyteorder("="), order="C").view(f"uint{found.bits}")
-
-    def back(p: np.ndarray[Any, Any]) -> Any:
-        result = p.astype(u.dtype).view(a.dtype.newbyteorder("=")).astype(a.dtype)
-        return result[()] if isinstance(x, np.generic) else result
-
-    return u, found, back
-
-
-def _exact_floats(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if a.dtype.itemsize == 8 and a.size and (int(a.max()) > 1 << 53 or int(a.min()) < -(1 << 53)):
-        raise ValueError(f"x has integers from {a.min()} to {a.max()}; beyond 2^53 convert them to float64 first")
-    return a.astype(np.float64)
-
-
-def _step(x: Any, fmt: AnyFormat | str, up: bool) -> Any:
-    f = get_format(fmt)
-    u, layout, back = _patterns_of(x)
-    toward = "toward_positive" if up else "toward_negative"
-    beyond: Any = "infinity" if f.infinities else "saturate"
-    policy = Policy(overflow=beyond, infinity=beyond, negative="clamp")
-    # The next value above x is x rounded up, unless that is x itself: then one code further, counting in value order.
-    rounded = _engine._numpy_patterns(job("round", f, toward, policy)[0], u, layout, None)
-    code = _engine._numpy_patterns(job("encode", f, toward, policy)[0], u, layout, None)
-    size = u & u.dtype.type(layout.magnitude)
-    on_grid = (rounded == u) | ((size == 0) & (rounded & u.dtype.type(layout.magnitude) == 0))
-    order = np.clip(_order(code, f) + np.where(on_grid, 1 if up else -1, 0), *_limits(f))
-    # Only a negative x has a zero above it: -0, as IEEE's nextUp says.
-    negative = order < 0 if f.signed else np.zeros(order.shape, bool)
-    negative |= (order == 0) & up & f.has_negative_zero
-    moved = np.abs(order).astype(np.uint64) | np.where(negative, np.uint64(f.sign_mask), np.uint64(0))
-    if isinstance(f, IntFormat):
-        moved = order.astype(np.uint64) & np.uint64((1 << f.bits) - 1)
-    value = decode(moved.astype(code.dtype), f, None if layout.bits == 16 else layout.name)
-    pattern = encode(value, layout.name, policy="ieee") if layout.bits == 16 else np.asarray(value).view(u.dtype)
-    return back(np.where(size > layout.infinity, u.dtype.type(layout.quiet_nan), pattern))
-
-
-def _limits(f: AnyFormat) -> tuple[int, int]:
-    """The order (see `_order`) of the smallest and largest value, infinities included."""
-    top = f.max_code + int(f.infinities)
-    if isinstance(f, IntFormat):
-        return (-top - 1 if f.signed else 0), top
-    return (-top if f.signed else 0), top
+        _check_torch_codes(codes, f, torch)
+        return _patterns.classify(_int64(codes, torch), f, TORCH).to(torch.uint8)
+    return np.asarray(_patterns.classify(_codes(codes, f).astype(np.int64), f, NUMPY)).astype(np.uint8)
 
 
 def _order(code: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:
@@ -464,6 +411,35 @@ def _order(code: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:
     return order
 
 
+def _neighbour(kind: str, x: Any, fmt: AnyFormat | str, rounding: str, policy: Policy) -> Any:
+    """One of `_patterns.NEIGHBOURS` of any real numbers; integers count as float64."""
+    todo, _ = job(kind, fmt, rounding, policy)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        _engine.check_dense(x, "x")
+        if str(x.dtype).removeprefix("torch.") in INTEGERS:
+            traced = _engine.is_traced(x, torch)
+            x = x.to(torch.float64) if traced else torch.from_numpy(_exact_floats(x.cpu().numpy())).to(x.device)
+        return _engine.apply(todo, x)
+    if isinstance(x, int | list | tuple) and not isinstance(x, bool):
+        x = _engine._array_of(x)
+    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "iu":
+        x = _exact_floats(x)
+    return _engine.apply(todo, x)
+
+
+def _exact_floats(a: Any) -> Any:
+    if a.dtype.itemsize == 8 and a.size and (int(a.max()) > 1 << 53 or int(a.min()) < -(1 << 53)):
+        raise ValueError(f"x has integers from {a.min()} to {a.max()}; beyond 2^53 convert them to float64 first")
+    return a.astype(np.float64)
+
+
+def _step(kind: str, x: Any, fmt: AnyFormat | str, rounding: str) -> Any:
+    f = get_format(fmt)
+    beyond: Any = "infinity" if f.infinities else "saturate"
+    return _neighbour(kind, x, f, rounding, Policy(overflow=beyond, infinity=beyond, negative="clamp"))
+
+
 def next_up(x: Any, fmt: AnyFormat | str) -> Any:
     """The smallest value of `fmt` greater than each x (any real numbers): IEEE 754-2019 5.3.1 nextUp, on any grid.
 
@@ -473,12 +449,12 @@ def next_up(x: Any, fmt: AnyFormat | str) -> Any:
     Raises TypeError for what is no real number; ValueError for a dtype that cannot hold the format's values (naming one
     that can) and for integers beyond 2^53.
     """
-    return _step(x, fmt, True)
+    return _step("next_up", x, fmt, "toward_positive")
 
 
 def next_down(x: Any, fmt: AnyFormat | str) -> Any:
     """The largest value of `fmt` less than each x: -next_up(-x), with the format's own smallest value at the end."""
-    return _step(x, fmt, False)
+    return _step("next_down", x, fmt, "toward_negative")
 
 
 def ulp(x: Any, fmt: AnyFormat | str) -> Any:
@@ -488,19 +464,4 @@ def ulp(x: Any, fmt: AnyFormat | str) -> Any:
     0 gives the smallest spacing, ±Inf and NaN give NaN. Exponents are read from bits, so subnormal x is exact.
     The result is like x, of its float dtype (float64 for integers). Raises as `next_up`.
     """
-    f = get_format(fmt)
-    u, layout, back = _patterns_of(x)
-    policy = Policy(negative="magnitude")
-    # The rounded pattern has no use of its own, but a dtype that cannot hold the format's values is refused here.
-    _engine._numpy_patterns(job("round", f, "toward_zero", policy)[0], u, layout, None)
-    exponent = np.zeros(u.shape, np.int64)
-    if isinstance(f, Format):
-        assert f.bias is not None
-        code = _engine._numpy_patterns(job("encode", f, "toward_zero", policy)[0], u, layout, None)
-        field = np.abs(_order(code, f)) >> f.mantissa_bits
-        exponent = np.maximum(field, int(f.zero)) - f.bias - f.mantissa_bits
-    top, least = layout.mantissa_bits, 1 - layout.bias - layout.mantissa_bits
-    subnormal = 1 << np.clip(exponent - least, 0, top)
-    pattern = np.where(exponent - least < top, subnormal, (exponent + layout.bias) << top).astype(u.dtype)
-    special = u & u.dtype.type(layout.magnitude) >= layout.infinity
-    return back(np.where(special, u.dtype.type(layout.quiet_nan), pattern))
+    return _neighbour("ulp", x, fmt, "toward_zero", Policy(negative="magnitude"))

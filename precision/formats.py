@@ -23,6 +23,7 @@ import re
 import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -56,11 +57,13 @@ def _check_name(name: Any) -> None:
         raise TypeError(f"a format needs a name (a non-empty str), not {name!r}")
 
 
-def _check_count(name: str, what: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _count(name: str, what: str, value: Any, low: int, high: int) -> int:
+    """A number of bits, checked; integers of NumPy become Python's, which do not overflow."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: {what} is {value!r}; it must be an int from {low} to {high}")
     if not low <= value <= high:
         raise ValueError(f"{name}: {what} is {value}; it must be from {low} to {high}")
+    return index(value)
 
 
 class _Grid:
@@ -156,10 +159,12 @@ class Format(_Grid):
     least_parts: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        name, e, m = self.name, self.exponent_bits, self.mantissa_bits
+        name, put = self.name, object.__setattr__
         _check_name(self.name)
-        _check_count(name, "exponent_bits", e, 1, 11)
-        _check_count(name, "mantissa_bits", m, 0, 52)
+        e = _count(name, "exponent_bits", self.exponent_bits, 1, 11)
+        m = _count(name, "mantissa_bits", self.mantissa_bits, 0, 52)
+        put(self, "exponent_bits", e)
+        put(self, "mantissa_bits", m)
         for flag in ("infinities", "signed", "zero"):
             if not isinstance(getattr(self, flag), bool):
                 raise TypeError(f"{name}: {flag} is {getattr(self, flag)!r}; it must be True or False")
@@ -174,9 +179,7 @@ class Format(_Grid):
             raise ValueError(f"{name}: nan='negative_zero' is the sign bit alone; it needs signed=True and zero=True")
         if self.signed and not self.zero:
             raise ValueError(f"{name}: a format without zero must be unsigned (signed=False)")
-        bias = self.bias if self.bias is not None else (1 << (e - 1)) - 1
-        _check_count(name, "bias", bias, -2000, 2000)
-        put = object.__setattr__
+        bias = _count(name, "bias", (1 << (e - 1)) - 1 if self.bias is None else self.bias, -2000, 2000)
         put(self, "bias", bias)
         put(self, "bits", int(self.signed) + e + m)
         reserved = {"ieee": (1 << m) - 1, "all_ones": 1, "negative_zero": 0, "none": 0}[self.nan] + int(self.infinities)
@@ -278,10 +281,10 @@ class IntFormat(_Grid):
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        _check_count(self.name, "bits", self.bits, 2, 32)
+        put = object.__setattr__
+        put(self, "bits", _count(self.name, "bits", self.bits, 2, 32))
         if not isinstance(self.signed, bool):
             raise TypeError(f"{self.name}: signed is {self.signed!r}; it must be True or False")
-        put = object.__setattr__
         top = (1 << (self.bits - int(self.signed))) - 1
         put(self, "max", float(top))
         put(self, "min", float(-top - 1 if self.signed else 0))
@@ -408,6 +411,8 @@ def get_format(fmt: AnyFormat | str | Any) -> AnyFormat:
         fmt = fmt.__name__ if isinstance(fmt, type) else str(fmt)
     if fmt in FORMATS:  # the exact name: also the one way to say float8_e4m3
         return FORMATS[fmt]
+    if fmt == "F8_E4M3":  # as safetensors writes it, exactly: OCP's
+        return FORMATS["float8_e4m3fn"]
     key = _normal(fmt)
     if key in _ALIASES:
         return FORMATS[_ALIASES[key]]

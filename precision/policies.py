@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from operator import index
 from typing import Any, Literal
 
 from precision.formats import AnyFormat, Format, get_format
@@ -33,7 +34,7 @@ class Rounding:
 
     def __post_init__(self) -> None:
         if self.name == "stochastic":
-            _check_bits(self.bits)
+            object.__setattr__(self, "bits", _random_bits(self.bits))
         if self.name not in (*ROUNDINGS, "stochastic") or (self.name == "stochastic") != (self.bits != 0):
             raise ValueError(
                 f"no rounding is named {self.name!r} with {self.bits} random bits: use one of "
@@ -41,11 +42,13 @@ class Rounding:
             )
 
 
-def _check_bits(bits: Any) -> None:
-    if isinstance(bits, bool) or not isinstance(bits, int):
+def _random_bits(bits: Any) -> int:
+    """A number of random bits, checked; integers of NumPy become Python's, which do not overflow."""
+    if isinstance(bits, bool) or not hasattr(bits, "__index__"):
         raise TypeError(f"bits is {bits!r}; it must be an int from 1 to 32")
     if not 1 <= bits <= 32:
         raise ValueError(f"bits is {bits}; stochastic rounding takes 1 to 32 random bits")
+    return index(bits)
 
 
 def stochastic(*, random_bits: Any, bits: int) -> Rounding:

@@ -28,6 +28,7 @@ CUSTOM = [
     P.Format("e4m4", 4, 4),
     P.Format("binary8p3", 5, 2, bias=16, infinities=True, nan="negative_zero"),
     P.Format("tiny", 4, 3, bias=160, infinities=False, nan="none"),
+    P.Format("u6", 4, 2, infinities=True, nan="all_ones", signed=False),
     P.Format("no_zero", 5, 2, infinities=True, nan="all_ones", signed=False, zero=False),
     P.Format("e7m7", 7, 7, bias=100),
     P.IntFormat("int5", 5),

@@ -271,15 +271,19 @@ def test_codes_of_64_bits_out_of_range() -> None:
 
 
 @table(
-    (lambda: P.decode([1, 2]), TypeError, "decode needs a format for plain integer codes: decode(codes, fmt)"),
+    (lambda: P.decode([1, 2]), TypeError, "decode needs a format, decode(codes, fmt), unless the codes have a dtype of ml_dtypes"),
     (lambda: P.decode([1, 2], E4M3, "float16"), ValueError, "decode gives float32 or float64, not 'float16'; cast the result, which is exact"),
     (lambda: P.decode([1, 2], E4M3, np.int32), ValueError, "decode gives float32 or float64, not <class 'numpy.int32'>"),
     (lambda: P.decode([1, 2], E4M3, 32), ValueError, "decode gives float32 or float64, not 32"),
     (lambda: P.decode([1, 2], "float64", "float32"), ValueError, "float32 cannot hold every value of float64: use dtype='float64'"),
     (lambda: P.decode([1, 2], "int32", "float32"), ValueError, "float32 cannot hold every value of int32: use dtype='float64'"),
     (lambda: P.decode(np.zeros(2, ml_dtypes.float8_e5m2), E4M3), ValueError, "codes have dtype float8_e5m2, not float8_e4m3fn"),
-    (lambda: P.decode(torch.zeros(2).to(torch.float8_e5m2), E4M3), ValueError, "leave fmt out, or pass their bits"),
+    (lambda: P.decode(torch.zeros(2).to(torch.float8_e5m2), E4M3), ValueError, "name that format, or pass their bits"),
     (lambda: P.decode(ONE, "float32"), TypeError, "codes have dtype float32; they must be integers in [0, 2^32) of float32"),
+    (lambda: P.decode(np.float16([1]), E4M3), TypeError, "P.encode(x, fmt) makes codes of values, and P.from_dtype(x) takes those of a native dtype"),
+    (lambda: P.classify(torch.zeros(2).to(torch.float8_e5m2), E4M3), ValueError, "codes have dtype float8_e5m2, not float8_e4m3fn: name that"),
+    (lambda: P.pack(np.zeros(2, ml_dtypes.int4), "uint4"), ValueError, "codes have dtype int4, not uint4: name that format"),
+    (lambda: P.to_dtype(np.zeros(2, ml_dtypes.float8_e5m2), E4M3), ValueError, "codes have dtype float8_e5m2, not float8_e4m3fn: "),
     (lambda: P.values("float32"), ValueError, "float32 has 2^32 codes; values() lists formats of at most 16 bits"),
     (lambda: P.to_dtype(np.uint8([1]), P.Format("mine", 4, 3)), ValueError, "neither NumPy nor ml_dtypes has a dtype for mine: keep the codes"),
     (lambda: P.to_dtype(torch.tensor([1]), E2M1), ValueError, "torch has no dtype for float4_e2m1fn: keep the codes, or P.decode them"),
@@ -289,6 +293,66 @@ def test_codes_of_64_bits_out_of_range() -> None:
 )  # fmt: skip
 def test_decoding_and_interchange(call: Callable[[], Any], error: type[Exception], text: str) -> None:
     refused(call, error, text)
+
+
+def test_codes_of_low_precision_dtypes_are_taken_by_their_bits() -> None:
+    native = np.array([-8, 7, -1], ml_dtypes.int4)
+    assert P.pack(native, "int4").tolist() == [0x78, 0x0F]
+    assert P.to_dtype(native, "int4").tolist() == native.tolist()
+    tensor = torch.tensor([1.0, -448]).to(torch.float8_e4m3fn)
+    assert P.pack(tensor, E4M3).tolist() == [0x38, 0xFE]
+    assert P.classify(tensor, E4M3).tolist() == [2, 2]
+
+
+def test_an_empty_list_holds_no_wrong_codes() -> None:
+    """NumPy calls [] an array of float64."""
+    assert P.decode([], E4M3).shape == P.pack([], E2M1).shape == P.classify([], E4M3).shape == (0,)
+    assert P.decode([[], []], E4M3).shape == (2, 0)
+    refused(
+        lambda: P.decode(np.array([]), E4M3), TypeError, "codes have dtype float64; they must be integers in [0, 2^8)"
+    )
+
+
+TAKES_NUMBERS = [P.round_to, P.encode, P.ulp, P.next_up, P.next_down]
+EYE = torch.eye(3)
+PARTS = [EYE[0], EYE[1, :2]]
+NO_STRIDES = {
+    "sparse": (EYE.to_sparse, "is torch.sparse_coo: pass {x}.to_dense(), or the values alone as a dense tensor"),
+    "compressed": (EYE.to_sparse_csr, "is torch.sparse_csr: pass {x}.to_dense(), or the values alone"),
+    "mkldnn": (EYE.to_mkldnn, "is torch._mkldnn: pass {x}.to_dense()"),
+    "nested": (lambda: torch.nested.nested_tensor(PARTS), "is nested: pass the parts, {x}.unbind(), or "),
+    "jagged": (lambda: torch.nested.nested_tensor(PARTS, layout=torch.jagged), "is nested: pass the parts"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("what", NO_STRIDES)
+def test_tensors_without_strides(what: str) -> None:
+    make, text = NO_STRIDES[what]
+    x = make()
+    for fn in TAKES_NUMBERS:
+        refused(lambda fn=fn: fn(x, E4M3), TypeError, "the layout of x " + text.format(x="x"))
+    if what != "mkldnn":  # which holds floats only
+        whole = x.to(torch.int64)
+        for fn in TAKES_CODES:
+            refused(lambda fn=fn: fn(whole, E4M3), TypeError, "the layout of codes " + text.format(x="codes"))
+        for fn in TAKES_NUMBERS:
+            refused(lambda fn=fn: fn(whole, E4M3), TypeError, "the layout of x ")
+        refused(lambda: P.unpack(x.to(torch.uint8), E2M1, 9), TypeError, "the layout of packed ")
+    refused(lambda: P.from_dtype(x), TypeError, "the layout of x ")
+
+
+def test_two_codes_in_a_byte() -> None:
+    x = torch.tensor([0x21, 0x43], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    text = (
+        "float4_e2m1fn_x2, two codes in each byte: take them apart with P.unpack(x.view(torch.uint8), 'float4_e2m1fn', "
+    )
+    for fn in TAKES_NUMBERS:
+        refused(lambda fn=fn: fn(x, E4M3), TypeError, f"the dtype of x is {text}")
+    for fn in (P.decode, P.classify, P.pack):
+        refused(lambda fn=fn: fn(x, E2M1), TypeError, f"the dtype of codes is {text}")
+    refused(lambda: P.from_dtype(x), TypeError, f"the dtype of x is {text}")
+    assert P.unpack(x.view(torch.uint8), E2M1, (4,)).tolist() == [1, 2, 3, 4]
 
 
 THREE = np.zeros(3, np.uint8)
@@ -315,9 +379,18 @@ def test_packing(call: Callable[[], Any], error: type[Exception], text: str) -> 
 
 
 def test_shapes_of_every_integer_kind() -> None:
-    for shape in (6, np.int64(6), (6,), [2, 3], torch.Size([6]), (np.int32(3), 2)):
+    for shape in (6, np.int64(6), (6,), [2, 3], torch.Size([6]), (np.int32(3), 2), np.array([2, 3])):
         assert P.unpack(THREE, E2M1, shape).size == 6
     assert P.unpack(b"\x21", E2M1, 2).tolist() == P.unpack(bytearray(b"\x21"), E2M1, (1, 2)).ravel().tolist() == [1, 2]
+
+
+def test_counts_of_every_integer_kind() -> None:
+    """NumPy's become Python's: theirs overflow when they are shifted."""
+    fmt = P.Format("mine", np.int8(5), np.uint8(2), bias=np.int64(15))
+    assert (fmt, fmt.max, type(fmt.bits)) == (P.Format("mine", 5, 2), 57344, int)
+    assert P.IntFormat("mine", np.int8(30)).max == 2**29 - 1
+    rounding = P.stochastic(random_bits=2**31, bits=np.int8(32))
+    assert (rounding.bits, P.encode(np.float32([1.0625]), E4M3, rounding=rounding)) == (32, 57)
 
 
 def test_arguments_are_keywords() -> None:

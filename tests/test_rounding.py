@@ -223,7 +223,7 @@ def test_wide_formats_by_binade(fmt: AnyFormat, dtype: Any) -> None:
             check(few, fmt, oracle(few, fmt, rounding=rounding, policy=policy), rounding=rounding, policy=policy)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @by_format(FORMATS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64], ids=lambda d: d.__name__)
 def test_everything_everywhere(fmt: AnyFormat, dtype: Any) -> None:
@@ -524,6 +524,22 @@ def test_stochastic_mean_is_exact_for_fp8(x: float) -> None:
 
 def _some_patterns(count: int, dtype: Any) -> Array:
     return np.frombuffer(np.random.default_rng(5).bytes(count * np.dtype(dtype).itemsize), dtype)
+
+
+@by_format(FORMATS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64], ids=lambda d: d.__name__)
+def test_tables_have_the_answers_of_the_definition(fmt: AnyFormat, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large table is built once many elements have asked for it, and until then the definition serves."""
+    asked = _engine.Table.asked
+    ways = (lambda table, elements: None), (lambda table, elements: asked(table, 1 << 30))
+    x = np.concatenate([critical(fmt, np.dtype(dtype)), _some_patterns(20_000, dtype)])
+    random = P.stochastic(random_bits=np.arange(x.size) % 16, bits=4)
+    for rounding in (P.ROUNDINGS[fmt.bits % 6], random):
+        results = []
+        for way in ways:
+            monkeypatch.setattr(_engine.Table, "asked", way)
+            results.append(P.encode(x, fmt, rounding=rounding, policy="torch"))
+        _same(*results, x, fmt, rounding)
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float4_e2m1fn", "float16", "float32", "int8", "int16"])
