@@ -98,7 +98,7 @@ _PAIRS = {
 """Operands that a row of the table stands for, A and B; any other name stands for itself on both sides."""
 
 # The table. Columns: architecture, instruction, operands, result, group, F, floor, bits of the result, how, evidence.
-# The published recordings of f16, bf16 and tf32 fill one group only: that a group is no larger rests on MMA-Sim and Fasi.
+# Published recordings of f16, bf16 and tf32 fill one group only: that it is no larger rests on MMA-Sim and Fasi et al.
 # An integer row stands for the wrapping instruction and for that with .satfinite. An instruction's first row counts.
 _TABLE: tuple[tuple[str, str, str, str, int, int | None, int | None, int, str, str], ...] = (
     ("volta",         "mma.m8n8k4",       "f16",      "f32",  4,   23, None, 24, "",         "published"),

@@ -12,9 +12,9 @@ Sources: recordings of an H200, instructions and whole products of cuBLAS (repla
 >>> codes = P.mma(a, b, None, instruction="mma.m16n8k16.f32.f16.f16.f32", arch="hopper")
 >>> P.decode(codes, "float32")[0, 0]
 np.float32(16.0)
->>> x = np.full((1, 16384), 0.75, np.float32)  # the sum is 9216; with 14 bits it stops growing
+>>> x = np.full((1, 16384), 0.75, np.float32)  # the sum is 9216; but 0.5625 is cut to nothing beside 8192
 >>> P.tensor_cores.get_accumulator("hopper.cublas.float8_e4m3fn.fast_accum").matmul(x, x.T)
-array([[9088.]], dtype=float32)
+array([[8194.]], dtype=float32)
 """
 
 from __future__ import annotations
@@ -308,23 +308,24 @@ class TensorCore:
     def _operand(self, x: Any, fmt: AnyFormat, what: str, rounds: bool = False) -> Any:
         """The codes of values that the format holds."""
         if x.ndim < 2:
+            raise ValueError(_no_matrix(what, x))
+        if _is_tensor(x) and x.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ValueError(
-                f"{what} has shape {tuple(x.shape)}; an operand is a matrix, or several in leading dimensions"
+                f"{what} requires grad, and this product has no derivative of its own: pass {what}.detach(), or use "
+                "torch.no_grad()"
             )
         own = FORMATS.get(str(x.dtype).removeprefix("torch."))
         if own == fmt and fmt.name != "uint8":
             return from_dtype(x)[0]
-        if own is not None and (own.bits < 8 or own.name.startswith("float8")):
-            x = decode(x)
+        if isinstance(own, Format) and own.bits <= 16:
+            x = decode(from_dtype(x)[0], own)
         exact = FORMATS["float32"] if rounds else fmt
         codes = encode(x, exact, policy="ieee")
-        back = decode(codes, exact)
-        lost = (back != x) & ((back == back) | (x == x))
+        lost = _lost(x, codes, exact)
         if bool(lost.any()):
-            first = x[lost].reshape(-1)[0].item()
             raise ValueError(
-                f"{what} holds {first}, which {exact.name} does not: {self.name} takes values of {exact.name}; round "
-                f"first, P.round_to({what}, {exact.name!r})"
+                f"{what} holds {x[lost].reshape(-1)[0].item()}, which {exact.name} does not: {self.name} takes values "
+                f"of {exact.name}; round first, P.round_to({what}, {exact.name!r})"
             )
         if fmt.name != "tfloat32":
             return codes
@@ -333,6 +334,18 @@ class TensorCore:
             return codes << np.uint32(13)
         torch = sys.modules["torch"]
         return (codes.view(torch.int32) << 13).view(torch.uint32)
+
+
+def _lost(x: Any, codes: Any, fmt: AnyFormat) -> Any:
+    """Where codes do not have the value of x: by bits, since a process that flushes subnormals takes them for zero."""
+    name = str(x.dtype).removeprefix("torch.")
+    if name not in ("float32", "float64"):  # integers
+        return decode(codes, fmt) != x
+    back = decode(codes, fmt, name)
+    xp: Any = sys.modules["torch"] if _is_tensor(x) else np
+    integer = xp.int32 if name == "float32" else xp.int64
+    p, q = back.view(integer), x.view(integer)
+    return (p != q) & ((p | q) << 1 != 0) & ((back == back) | (x == x))
 
 
 # Products of cuBLAS on an H200 (torch 2.11, CUDA 13.0), each compared with blocks of 512 x 512 outputs, K = 1024 to

@@ -491,9 +491,24 @@ def test_values_of_any_dtype_and_library() -> None:
     with np.errstate(invalid="ignore"):
         d = get_accumulator("hopper.wgmma.bfloat16").matmul(specials, np.float32([[1], [1]]))
     assert d.view(np.uint32).tolist() == [[0x7F800000], [0x7FFFFFFF], [0]]
+    assert np.array_equal(
+        get_accumulator("hopper.mma.int8").matmul(np.float64([[-0.0, 3]]), np.int64([[1], [-2]])), [[-6]]
+    )
     # float8 values that another format holds
     narrow = np.float32([[1, 2]]).astype(ml_dtypes.float8_e4m3fn)
     assert get_accumulator("hopper.wgmma.float16").matmul(narrow, narrow.T).tolist() == [[5]]
+
+
+def test_exactness_is_judged_by_bits() -> None:
+    tiny, rest = np.float32([[2.0**-133]]), np.float32([[2.0**-149]])  # bfloat16 holds the first
+    assert torch.set_flush_denormal(True)
+    try:
+        core = get_accumulator("hopper.wgmma.bfloat16")
+        assert core.matmul(tiny, np.float32([[1]])).view(np.uint32) == 1 << 16
+        with pytest.raises(ValueError, match=r"a holds .*, which bfloat16 does not"):
+            core.matmul(rest, np.float32([[1]]))
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def test_fp8_accumulation_loses_a_quarter() -> None:
@@ -527,6 +542,8 @@ F16 = {"instruction": "mma.m16n8k16.f32.f16.f16.f32", "arch": "hopper"}
         (lambda: P.mma(A.astype(np.float32), B, **F16), ValueError, "a has dtype float32; .* takes float16: codes as uint16"),
         (lambda: P.mma(A.astype(np.int64) - 1, B, **F16), ValueError, "a has codes from -1 to -1; float16 has codes 0 to 65535"),
         (lambda: P.mma(A, torch.zeros(16, 8, dtype=torch.float16), **F16), TypeError, "operands are in several places: a is NumPy, b is torch on cpu"),
+        (lambda: P.mma(torch.from_numpy(A), torch.zeros(16, 8, dtype=torch.float16, device="meta"), **F16), TypeError, "a is torch on cpu, b is torch on meta"),
+        (lambda: get_accumulator("hopper.mma.float16").matmul(torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)), ValueError, r"a requires grad, .* pass a\.detach\(\)"),
         (lambda: P.mma(A, B, instruction="wgmma.m64n8k16.f32.f16.f16", arch="ampere"), ValueError, r"ampere has no instruction 'wgmma.m64n8k16.f32.f16.f16'; hopper has it\. It has: mma.m16n8k8.f32.f16"),
         (lambda: P.mma(A, B, instruction="mma.m16n8k16.f32.f16.bf16.f32", arch="hopper"), ValueError, "did you mean mma.m16n8k16.f32"),
         (lambda: P.mma(A, B, instruction="mma.m16n8k16.f32.f16.f16.f32", arch="gfx942"), ValueError, "unknown architecture 'gfx942': use one of volta, turing, ampere"),

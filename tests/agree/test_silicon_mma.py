@@ -56,6 +56,14 @@ def test_instructions_on_tensors(name: str, instruction: str) -> None:
     assert torch.equal(tensor_cores._result_codes(total, row).view(torch.uint8), d.view(torch.uint8))
 
 
+@pytest.mark.cuda
+def test_instructions_on_a_gpu() -> None:
+    for name, instruction in RECORDED:
+        a, b, c, d = (torch.from_numpy(x.copy()) for x in operands(name, instruction))
+        got = P.mma(a.cuda(), b.cuda(), c.cuda(), instruction=instruction, arch="hopper")
+        assert torch.equal(got.cpu().view(torch.uint8), d.view(torch.uint8)), (name, instruction)
+
+
 def test_what_counts_as_measured_is_recorded() -> None:
     names = {get_instruction(instruction, "hopper") for _, instruction in RECORDED}
     assert names == {row for row in INSTRUCTIONS if row.verified}
