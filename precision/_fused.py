@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from precision.codec import decode
-from precision.formats import Format
+from precision.formats import AnyFormat, Format
 
 EXPONENT = 0x7FF << 52  # the exponent field of a float64, in place
 BIAS = 1023
@@ -67,7 +67,7 @@ class Side:
     """One operand matrix as codes of shape (matrices, rows, K): A by its rows, B by its columns."""
 
     codes: Any
-    fmt: Format
+    fmt: AnyFormat
     emin: int  # the exponent of subnormals: another format's where the operand is converted first
 
     def panel(self, xp: Any, start: int, stop: int, multiple: int, order: list[int] | None) -> tuple[Any, Any]:
@@ -249,8 +249,9 @@ def _tile(
     return c if promote is None else register
 
 
-def _tiles(batch: int, m: int, n: int, size: int, row: int) -> Iterator[tuple[slice, slice, slice]]:
+def _tiles(shape: tuple[int, int, int], size: int, row: int) -> Iterator[tuple[slice, slice, slice]]:
     """Blocks of about `size` outputs that cover all: several matrices, or a part of one with at most `row` columns."""
+    batch, m, n = shape
     if m * n <= size:
         step = size // (m * n)
         for first in range(0, batch, step):
@@ -264,10 +265,39 @@ def _tiles(batch: int, m: int, n: int, size: int, row: int) -> Iterator[tuple[sl
                 yield slice(matrix, matrix + 1), slice(i, i + height), slice(j, j + width)
 
 
-def _matrices(index: Any) -> Any:
-    """An index array as a slice where it counts up, so that operands are viewed instead of copied."""
-    first = int(index[0])
-    return slice(first, first + len(index)) if bool((np.diff(index) == 1).all()) else index.tolist()
+def matrices(index: Any) -> Any:
+    """An index array as a slice where it is constant or counts up, so that operands are viewed instead of copied."""
+    first, steps = int(index[0]), np.diff(index)
+    if not steps.any():
+        return slice(first, first + 1)
+    return slice(first, first + len(index)) if bool((steps == 1).all()) else index.tolist()
+
+
+def _chosen(codes: Any, index: Any) -> Any:
+    """The matrices of an index array; torch gathers signed integers of every width."""
+    which = matrices(index)
+    if isinstance(codes, np.ndarray) or isinstance(which, slice):
+        return codes[which]
+    signed = getattr(sys.modules["torch"], f"int{8 * codes.element_size()}")
+    return codes.view(signed)[which].view(codes.dtype)
+
+
+def batches(
+    sides: tuple[Side, Side], c: Any, pairs: Any, unit: int
+) -> Iterator[tuple[tuple[Side, Side], Any, Any, int]]:
+    """(sides, c, pairs, columns of a panel) for parts of a batch so small that a panel of `unit` columns fits."""
+    kind = "cpu" if str(c.device) == "cpu" else "cuda"
+    rows = sum(side.codes.shape[0] * side.codes.shape[1] for side in sides)
+    batch = c.shape[0]
+    if rows * unit <= PANEL[kind] or batch == 1:
+        yield sides, c, pairs, -(-PANEL[kind] // rows // unit) * unit
+        return
+    step = max(PANEL[kind] // (unit * (c.shape[1] + c.shape[2])), 1)
+    for first in range(0, batch, step):
+        part = slice(first, first + step)
+        a, b = (replace(side, codes=_chosen(side.codes, i[part])) for side, i in zip(sides, pairs, strict=True))
+        count = np.arange(len(pairs[0][part]))
+        yield from batches((a, b), c[part], (count % len(a.codes), count % len(b.codes)), unit)
 
 
 def chain(
@@ -288,28 +318,21 @@ def chain(
     is added to c, rounded to nearest even.
     """
     xp: Any = np if isinstance(c, np.ndarray) else sys.modules["torch"]
-    batch, m, n = c.shape
-    a, b = sides
-    k = a.codes.shape[2]
-    if 0 in (batch, m, n, k):
-        return None
-    if n < m:  # long inner loops: products commute
-        swapped = xp.moveaxis(c, 1, 2)
-        return chain(rule, (b, a), swapped, pairs[::-1], step=step, order=order, promote=promote)
-    kind = "cpu" if str(c.device) == "cpu" else "cuda"
-    unit = promote or step
-    columns = -(-PANEL[kind] // (a.codes.shape[0] * m + b.codes.shape[0] * n) // unit) * unit
-    least, most = a.emin + b.emin, a.fmt.emax + b.fmt.emax
-    low, high = BIAS - most - 3, BIAS + rule.fraction_bits - least
+    if c.shape[2] < c.shape[1]:  # long inner loops: products commute
+        sides, c, pairs = sides[::-1], xp.moveaxis(c, 1, 2), pairs[::-1]
+    lift, kind = BIAS + rule.fraction_bits, "cpu" if str(c.device) == "cpu" else "cuda"
+    least, most = (sum(side.emin for side in sides), sum(side.fmt.emax for side in sides))
+    low, high = BIAS - most - 3, lift - least
     narrow = rule.group << (rule.fraction_bits + 2) <= 1 << 24 and least > -40 and most < 40
-    for start in range(0, k, columns):
-        (va, na), (vb, nb) = (side.panel(xp, start, min(start + columns, k), step, order) for side in sides)
-        nb += BIAS + rule.fraction_bits
-        if narrow:
-            va, vb = _cast(xp, va, xp.float32), _cast(xp, vb, xp.float32)
-        for matrices, i, j in _tiles(batch, m, n, TILE[kind], ROW[kind]):
-            left, right = (_matrices(pairs[0][matrices]), i, None), (_matrices(pairs[1][matrices]), None, j)
-            operands = va[:, *left], na[:, *left], vb[:, *right], nb[:, *right]
-            part = _cast(xp, c[matrices, i, j], xp.float64)
-            c[matrices, i, j] = _tile(xp, rule, *operands, part, low, high, promote)
-    return None
+    for (a, b), whole, (ia, ib), columns in batches(sides, c, pairs, promote or step):
+        k = a.codes.shape[2]
+        for start in range(0, k, columns):
+            (va, na), (vb, nb) = (x.panel(xp, start, min(start + columns, k), step, order) for x in (a, b))
+            nb += lift
+            if narrow:
+                va, vb = _cast(xp, va, xp.float32), _cast(xp, vb, xp.float32)
+            for part, i, j in _tiles(whole.shape, TILE[kind], ROW[kind]):
+                left, right = (matrices(ia[part]), i, None), (matrices(ib[part]), None, j)
+                operands = va[:, *left], na[:, *left], vb[:, *right], nb[:, *right]
+                tile = _cast(xp, whole[part, i, j], xp.float64)
+                whole[part, i, j] = _tile(xp, rule, *operands, tile, low, high, promote)

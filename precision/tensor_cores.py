@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from precision import _engine
-from precision._fused import Rule, Side, add_nearest, chain
+from precision._fused import Rule, Side, add_nearest, batches, chain, matrices
 from precision._instructions import ARCHITECTURES, INSTRUCTIONS, Instruction, get_instruction
 from precision.codec import decode, encode, from_dtype, to_dtype
 from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
@@ -168,6 +168,8 @@ def _computed(
     counts = [np.arange(x.shape[0]).reshape(given.shape[:-2]) for x, given in ((left, a), (right, b))]
     pairs = tuple(np.broadcast_to(count, batch).reshape(-1) for count in counts)
     run = _integer_chain if isinstance(row.a, IntFormat) else _float_chain
+    if 0 in (*total.shape, k):
+        return total.reshape((*batch, m, n))
     with np.errstate(all="ignore"):  # infinities and NaN are computed with, on purpose
         if slice_k is None:
             run(row, left, right, total, pairs, promote)
@@ -194,7 +196,6 @@ def _rule(row: Instruction) -> Rule:
 def _float_chain(row: Instruction, left: Any, right: Any, total: Any, pairs: Any, promote: int | None) -> None:
     def side(codes: Any, fmt: AnyFormat) -> Side:
         word = _word(fmt)
-        assert isinstance(word, Format)
         if fmt.name == "tfloat32":
             codes = _without_low_bits(codes)
         return Side(codes, word, FORMATS["float16"].emin if row.emulated else word.emin)
@@ -218,15 +219,15 @@ def _without_low_bits(words: Any) -> Any:
 def _integer_chain(row: Instruction, left: Any, right: Any, total: Any, pairs: Any, promote: int | None) -> None:
     """Exact sums: float64 holds them (|a·b| <= 2^16, so up to K = 2^36), and wrapping commutes with adding."""
     xp: Any = sys.modules["torch"] if _is_tensor(total) else np
-    k = left.shape[2]
-    step = row.k if row.saturates else 4096
-    for first in range(0, k, step):
-        columns = slice(first, first + step)
-        x, y = decode(left[..., columns], row.a, "float64"), decode(right[..., columns], row.b, "float64")
-        for i, (p, q) in enumerate(zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)):
-            total[i] += xp.matmul(x[p], y[q].T)
+    sides = Side(left, row.a, 0), Side(right, row.b, 0)
+    for (a, b), whole, (ia, ib), columns in batches(sides, total, pairs, row.k):
+        step = row.k if row.saturates else columns
+        for first in range(0, left.shape[2], step):
+            part = slice(first, first + step)
+            x, y = decode(a.codes[..., part], row.a, "float64"), decode(b.codes[..., part], row.b, "float64")
+            whole += xp.matmul(x[matrices(ia)], xp.moveaxis(y[matrices(ib)], 1, 2))
             if row.saturates:
-                xp.clip(total[i], -(2.0**31), 2.0**31 - 1, out=total[i])
+                xp.clip(whole, -(2.0**31), 2.0**31 - 1, out=whole)
     if not row.saturates:
         total -= xp.floor((total + 2.0**31) / 2.0**32) * 2.0**32
 

@@ -288,18 +288,23 @@ def test_the_order_within_a_group_does_not_matter(name: str, arch: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "arch"), NAMED)
-def test_tiles_and_panels_leave_no_trace(name: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_panels_and_batches_leave_no_trace(name: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision import _fused
 
     row = get_instruction(name, arch)
-    k = 5 * row.k
-    a, b, c = operands(row, (3, 7, k), (3, k, 11), (3, 7, 11))
+    k = 3 * row.k
+    a, b, c = operands(row, (2, 1, 7, k), (3, k, 11), (3, 7, 11))
     whole = P.mma(a, b, c, instruction=row)
-    for size in (1, 8, 40, 100):
+    tensors = [torch.from_numpy(x) for x in (a, b)]
+    start = P.decode(torch.from_numpy(c), row.accumulator, "float64")
+    for size in (1, 40, 100, 5000):
         monkeypatch.setattr(_fused, "TILE", {"cpu": size})
         monkeypatch.setattr(_fused, "ROW", {"cpu": 5})
-        monkeypatch.setattr(_fused, "PANEL", {"cpu": 30})
+        monkeypatch.setattr(_fused, "PANEL", {"cpu": 30 if size < 5000 else 3000})
         assert np.array_equal(P.mma(a, b, c, instruction=row), whole)
+        if size >= 100:
+            total = tensor_cores._computed(row, *tensors, start, (2, 3), None, None)
+            assert np.array_equal(tensor_cores._result_codes(total, row).numpy(), whole)
 
 
 @pytest.mark.parametrize(("name", "arch"), NAMED)
