@@ -398,7 +398,16 @@ def classify(codes: Any, fmt: AnyFormat | str) -> Any:
     if torch is not None and isinstance(codes, torch.Tensor):
         _check_torch_codes(codes, f, torch)
         return _patterns.classify(_int64(codes, torch), f, TORCH).to(torch.uint8)
-    return np.asarray(_patterns.classify(_codes(codes, f).astype(np.int64), f, NUMPY)).astype(np.uint8)
+    c = _codes(codes, f)
+    if f.bits <= 16:
+        return np.asarray(_class_table(f).take(c, mode="wrap"))
+    return _patterns.classify(c.astype(np.int64), f, NUMPY).astype(np.uint8)
+
+
+@cache
+def _class_table(f: AnyFormat) -> np.ndarray[Any, Any]:
+    table: np.ndarray[Any, Any] = _patterns.classify(np.arange(1 << f.bits), f, NUMPY).astype(np.uint8)
+    return table
 
 
 def _order(code: np.ndarray[Any, Any], f: AnyFormat) -> np.ndarray[Any, Any]:

@@ -146,7 +146,9 @@ POLICIES: dict[str, Callable[[AnyFormat], Policy]] = {
 "saturate": OCP saturating conversion. "ieee": IEEE 754 and OCP non-saturating. "ptx": PTX `cvt` without .satfinite, as
 recorded on an H200 (NaN 0x7fff, sign dropped); "ptx_satfinite": with it, and `cuda_fp8.h` SATFINITE; "cuda_nosat":
 `cuda_fp8.h` NOSAT. "torch": torch 2.12 and later (`float8_e4m3fn` saturates, infinities too; everything else does not);
-"torch_2_11": up to 2.11. "ml_dtypes": ml_dtypes 0.6. "onnx": the ONNX Cast tables with saturate=1.
+"torch_2_11": up to 2.11; NaN codes are those of its casts to 8 bits: on the CPU those to float16 keep upper payload
+bits, and those to bfloat16 depend on the processor (docs/peers.md). "ml_dtypes": ml_dtypes 0.6. "onnx": the ONNX Cast
+tables with saturate=1.
 """
 
 

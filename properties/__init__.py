@@ -22,6 +22,7 @@ Importing this package loads neither torch nor ml_dtypes nor Hypothesis.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 import time
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from properties.subjects import Codec, from_function, load
 
 __all__ = [
+    "CAST_FAMILIES",
     "Broken",
     "Case",
     "Law",
@@ -54,6 +56,9 @@ __all__ = [
     "matches",
     "verdict",
 ]
+
+CAST_FAMILIES = ("decoding", "encoding", "rounding", "stochastic")
+"""The families of laws that a codec is judged by."""
 
 _LAZY = {"critical_inputs": "laws.casts", "from_function": "subjects", "load": "subjects"}
 
@@ -79,16 +84,26 @@ def cases(
     """Every law on casts in every format and mode in which the subject makes it meaningful, format by format.
 
     `formats` and `roundings` narrow what the subject offers, `only` is a pattern on law ids without their case
-    ("rounding.*"). Raises ValueError for a format or mode that the subject does not offer, or a pattern without a law.
+    ("rounding.*"). Raises ValueError for a format or mode that the subject does not offer, for empty ones, and where
+    `only` means no law or none that has a meaning for the subject: there is always something to judge.
     """
     import precision as P
 
+    every = [law for family in CAST_FAMILIES for law in laws(family).values()]
+    if not any(matches(only, law.id) for law in every):
+        near = difflib.get_close_matches(only, [law.id for law in every], n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"no law on casts is called {only!r}: {hint}there are {', '.join(law.id for law in every)}")
     offered = [P.get_format(fmt) for fmt in subject.formats]
     chosen = offered if formats is None else [P.get_format(fmt) for fmt in formats]
+    if not chosen:
+        raise ValueError(f"no format to judge {subject.name} in: name some, or let the subject offer some")
     for fmt in chosen:
         if fmt not in offered:
             raise ValueError(f"{subject.name} does not offer {fmt}; it offers {', '.join(map(str, offered))}")
     wanted = None if roundings is None else list(roundings)
+    if wanted == []:
+        raise ValueError(f"no rounding to judge {subject.name} in: name some, or leave roundings out")
     modes_offered = {mode for fmt in offered for mode in subject.roundings(fmt)}
     for mode in wanted or ():
         if mode not in modes_offered:
@@ -102,12 +117,14 @@ def cases(
         for rounding in subject.roundings(fmt):
             if wanted is None or rounding in wanted:
                 families = ("stochastic",) if rounding == "stochastic" else ("rounding", "encoding")
-                every = [law for family in families for law in laws(family).values()]
-                found += [Case(law, fmt, rounding) for law in every if law.applies(fmt, rounding, policy)]
+                those = [law for family in families for law in laws(family).values()]
+                found += [Case(law, fmt, rounding) for law in those if law.applies(fmt, rounding, policy)]
     kept = [case for case in found if matches(only, case.law.id)]
-    if found and not kept:
+    if not kept:
+        modes = sorted(modes_offered if wanted is None else wanted)
         raise ValueError(
-            f"no law is called {only!r}: there are {', '.join(dict.fromkeys(case.law.id for case in found))}"
+            f"{only} has no meaning for {subject.name} in {', '.join(map(str, chosen))}, modes {', '.join(modes)}, "
+            "under its policy: ask for another law, or for formats and modes in which it has one"
         )
     return kept
 

@@ -102,7 +102,8 @@ def read_xfails(path: Path, ids: Iterable[str]) -> list[Expected]:
             near = difflib.get_close_matches(pattern, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{path}:{number}: {pattern!r} matches no law of this subject{hint}")
-        found.append(Expected(pattern, bool(parsed["skip"]), comment or f"listed in {path.name}", True))
+        reason = f"{comment or 'listed'} ({path.name}:{number}, a line to delete once the law holds)"
+        found.append(Expected(pattern, bool(parsed["skip"]), reason, True))
     return found
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -337,10 +338,14 @@ def from_function(
 ) -> FunctionCodec:
     """A subject made of one rounding function `fn(x, fmt, rounding)`: float32 array in, rounded values out.
 
-    Raises ValueError for an unknown format, policy or rounding mode.
+    The values may come as an array of any dtype that holds them, or as a tensor (of bfloat16, say, on any device).
+    Raises ValueError for an unknown format, policy or rounding mode, and where there are none.
     """
-    names = tuple(P.get_format(fmt) for fmt in formats)
-    modes = tuple(roundings)
+    names = tuple(P.get_format(fmt) for fmt in ([formats] if isinstance(formats, str) else formats))
+    modes = tuple([roundings] if isinstance(roundings, str) else roundings)
+    if not names or not modes:
+        what = "formats" if not names else "roundings"
+        raise ValueError(f"{what} is empty, so that there is nothing to judge: name at least one")
     unknown = [mode for mode in modes if mode not in P.ROUNDINGS]
     if unknown:
         raise ValueError(f"unknown rounding {unknown[0]!r}: it must be one of {', '.join(P.ROUNDINGS)}")
@@ -397,8 +402,16 @@ def _import(spec: str) -> Any:
         if not hasattr(thing, part):
             raise ValueError(f"subject {spec!r}: {module!r} has no {path!r}")
         thing = getattr(thing, part)
-    made = callable(thing) and (isinstance(thing, type) or not hasattr(thing, "round"))
-    return thing() if made else thing
+    if not callable(thing) or (hasattr(thing, "round") and not isinstance(thing, type)):
+        return thing
+    try:
+        inspect.signature(thing).bind()
+    except TypeError:
+        raise TypeError(
+            f"subject {spec!r} is a {type(thing).__name__} that takes arguments: wrap a cast, "
+            f"codec = properties.from_function({path}, formats=[...]), and give {module}:codec"
+        ) from None
+    return thing()
 
 
 # --- Attention --------------------------------------------------------------------------------------------------------

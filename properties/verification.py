@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from properties import CAST_FAMILIES
 from properties.laws import Status, law_id, laws, outcome, staircase
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ PARTS = ("casts", "silicon", "attention", "cuda")
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
 _COMPILED = ("bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn")  # each costs seconds of compiler
 _CUDA_PROCESSES = 8  # each holds a CUDA context of some hundred megabytes
-_CAST_FAMILIES = ("decoding", "encoding", "rounding", "stochastic")
-_FAMILIES = (*_CAST_FAMILIES, "casts", *PARTS[1:])  # as the table has them
+_FAMILIES = (*CAST_FAMILIES, "casts", *PARTS[1:])  # as the table has them
 _FREED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -123,7 +123,7 @@ class Report:
     def laws(self, *parts: str) -> list[str]:
         """The laws of these parts (all if none is named), those on casts in the order they are written in."""
         names = dict.fromkeys(r.law for r in self.results if r.part in (parts or PARTS))
-        written = {law.id: i for family in _CAST_FAMILIES for i, law in enumerate(laws(family).values())}
+        written = {law.id: i for family in CAST_FAMILIES for i, law in enumerate(laws(family).values())}
         return sorted(names, key=lambda name: (_FAMILIES.index(name.partition(".")[0]), written.get(name, 0)))
 
     def columns(self, *parts: str) -> list[str]:

@@ -20,6 +20,9 @@ from properties.subjects import from_function
 def away(x, fmt, rounding):  # ties away from zero, and says it is nearest even
     return P.round_to(x, fmt, rounding="nearest_away")
 
+def make():
+    return codec
+
 codec = from_function(away, formats=["float4_e2m1fn"], version="0.3", name="mine")
 """
 
@@ -89,7 +92,7 @@ def test_expected_failures_and_skips(run, pytester: pytest.Pytester) -> None:
     )
     assert result.ret == 0
     result.stdout.fnmatch_lines(["rounding.monotone *-", "rounding.ties_go_to_even *x"])
-    result.stdout.fnmatch_lines(["XFAIL *rounding.ties_go_to_even* - a ticket"])
+    result.stdout.fnmatch_lines(["XFAIL *rounding.ties_go_to_even* - a ticket (xfails.txt:2, *"])
     assert result.parseoutcomes()["xfailed"] == 3
 
 
@@ -97,7 +100,7 @@ def test_an_expected_failure_that_holds_is_an_error(run, pytester: pytest.Pytest
     pytester.maketxtfile(xfails="rounding.idempotent[float4_e2m1fn]")
     result = run(*ONE, "--subject", "adapter:codec", "--xfails-file", "xfails.txt", "-k", "idempotent and not drawn")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*XPASS(strict)*"])
+    result.stdout.fnmatch_lines(["*XPASS(strict)] listed (xfails.txt:1, a line to delete once the law holds)"])
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,10 @@ def test_lines_that_mean_nothing_are_errors(run, pytester: pytest.Pytester, line
         (["--subject", "nowhere:codec"], "subject 'nowhere:codec': module 'nowhere' cannot be imported (*)"),
         (["--subject", "adapter:coder"], "subject 'adapter:coder': 'adapter' has no 'coder'"),
         (["--subject", "math:pi"], "subject 'math:pi' is a float without name, *; see properties.subjects.Codec, *"),
+        (
+            ["--subject", "adapter:away"],
+            "subject 'adapter:away' is a function that takes arguments: wrap a cast, codec = *from_function(away, *",
+        ),
         (["--subject", "ours/iee"], "unknown policy 'iee': use one of *"),
         (["--formats", "fp4,fp9"], "unknown format 'fp9': did you mean *"),
         (["--subject", "ml_dtypes", "--formats", "int8"], "ml_dtypes does not offer int8; it offers bfloat16, *"),

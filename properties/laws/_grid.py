@@ -169,8 +169,8 @@ def below(x: Array, fmt: AnyFormat) -> tuple[Floats, Floats, Bools]:
     The grid goes on above max. Where the format has no zero, all below its smallest value has that one neighbour.
     """
     size = np.abs(wide(x))
-    exponent = np.maximum(np.frexp(size)[1] - 1, fmt.emin)
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN have no neighbours
+        exponent = np.maximum(np.frexp(size)[1] - 1, fmt.emin)
         count = np.floor(np.ldexp(size, fmt.mantissa_bits - exponent))
         low = np.ldexp(count, exponent - fmt.mantissa_bits)
         high = np.where(low == size, low, np.ldexp(count + 1, exponent - fmt.mantissa_bits))
@@ -277,8 +277,8 @@ def _simplest(wrong: Bools, x: Array) -> int:
     """The index of the wrong input that is easiest to read: a number, few significand bits, near 1, positive."""
     where = np.flatnonzero(wrong)
     chosen = wide(x.ravel()[where])
-    fraction, exponent = np.frexp(chosen)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        fraction, exponent = np.frexp(chosen)
         whole = np.where(np.isfinite(fraction), np.ldexp(np.abs(fraction), 53), 0).astype(np.int64)
     length = 53 - np.log2(np.maximum(whole & -whole, 1).astype(np.float64))  # the significand without trailing zeros
     hard = length + np.abs(exponent - 1) / 4  # 1.0625 before 3 * 2^-134

@@ -78,8 +78,16 @@ _IEEE = "IEEE 754-2019 4.3"
 # --- Asking and refusing --------------------------------------------------------------------------------------------
 
 
+def _answer(y: Any) -> Array:
+    """What a subject gave, as an array: torch's tensors too, whose bfloat16 and float8 NumPy lacks, as float64."""
+    if hasattr(y, "detach"):
+        y = y.detach().cpu()
+        y = y.double().numpy() if y.is_floating_point() else y.numpy()
+    return np.asarray(y)
+
+
 def _round(subject: Codec, x: Array, fmt: AnyFormat, rounding: str) -> Floats:
-    y = np.asarray(subject.round(x.copy(), fmt, rounding))  # a copy: a subject that works in place must not hide it
+    y = _answer(subject.round(x.copy(), fmt, rounding))  # a copy: a subject that works in place must not hide it
     if y.shape != x.shape:
         raise Broken(
             where=f"an array of shape {x.shape}",
@@ -140,7 +148,7 @@ def every_code_decodes_right(subject: Codec, fmt: AnyFormat | str) -> None:
     fmt = P.get_format(fmt)
     decode = _offers(subject, "decode")
     codes = all_codes(fmt)
-    got, expected = wide(decode(codes, fmt)), np.array([float(exact.decode(int(code), fmt)) for code in codes])
+    got, expected = wide(_answer(decode(codes, fmt))), np.array([float(exact.decode(int(code), fmt)) for code in codes])
     require_codes(same(got, expected), codes, got, expected, fmt)
 
 
@@ -157,7 +165,7 @@ def decode_encode_is_identity(subject: Codec, fmt: AnyFormat | str, rounding: st
     if policy.subnormals != "keep":
         kept &= (np.abs(values) >= fmt.smallest_normal) | (values == 0)
     codes, given = codes[kept], given[kept]
-    got = np.asarray(encode(given, fmt, rounding))
+    got = _answer(encode(given, fmt, rounding))
     require_codes(got == codes, codes, got, codes, fmt, rounding)
 
 
@@ -167,7 +175,7 @@ def encode_agrees_with_round(subject: Codec, fmt: AnyFormat | str, rounding: str
     fmt = P.get_format(fmt)
     encode = _offers(subject, "encode")
     x = _welcome(x, fmt, subject.policy(fmt))
-    got, expected = values_of(np.asarray(encode(x, fmt, rounding)), fmt), _round(subject, x, fmt, rounding)
+    got, expected = values_of(_answer(encode(x, fmt, rounding)), fmt), _round(subject, x, fmt, rounding)
     require(same(got, expected), x, got, expected, fmt, rounding)
 
 
@@ -180,7 +188,7 @@ def nan_has_the_code_of_the_policy(subject: Codec, fmt: AnyFormat | str, roundin
     code = fmt.all_ones_nan_code if policy.nan.startswith("all_ones") else fmt.quiet_nan_code
     sign = np.signbit(x) & policy.nan.endswith("signed")
     expected = np.where(sign, np.uint64(fmt.sign_mask | (code or 0)), np.uint64(code or 0))
-    got = np.asarray(encode(x, fmt, rounding)).astype(np.uint64)
+    got = _answer(encode(x, fmt, rounding)).astype(np.uint64)
     right = got == expected
     require(right, x, got, expected, fmt, rounding, "as codes", text=lambda c: code_text(int(c), fmt))
 
@@ -592,6 +600,6 @@ def rounds_up_as_often_as_the_fraction_says(subject: Codec, fmt: AnyFormat | str
         low, high, _ = below(x2, fmt)
         fraction = np.divide(np.abs(wide(x2)) - low, high - low, out=np.zeros(x2.shape), where=high > low)
         up = np.floor(np.ldexp(fraction, bits)) + random >= 1 << bits
-        y = wide(apply(x2, fmt, random, bits))
+        y = wide(_answer(apply(x2, fmt, random, bits)))
         expected = signed(np.where(up, high, low), x2, fmt)
         require(same(y, expected), x2, y, expected, fmt, rounding, f"with {bits} random bits")

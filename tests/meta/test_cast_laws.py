@@ -336,7 +336,8 @@ def test_ours_obeys_every_law(fmt: Any) -> None:
     assert [v.detail for v in properties.judge(Ours(), formats=[fmt]) if v.status != "holds"] == []
 
 
-POLICIES = {name: name for name in ("ieee", "ptx", "ptx_satfinite", "torch", "ml_dtypes", "onnx")} | {
+# Of the named ones, which `halfulp verify` judges in all formats, two.
+POLICIES = {name: name for name in ("ieee", "ml_dtypes")} | {
     "flush": P.Policy(overflow="infinity", subnormals="flush"),
     "flush_inputs": P.Policy(infinity="infinity", subnormals="flush_inputs", missing_nan="zero"),
     "flush_results": P.Policy(subnormals="flush_results", negative="clamp", missing_nan="opposite_zero"),
@@ -384,11 +385,64 @@ def test_a_counterexample_crosses_processes() -> None:
 
 
 def test_names_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no law is called 'rounding.tie': there are .*rounding.ties_go_to_even"):
-        properties.check("rounding.tie", "ours", formats=["float4_e2m1fn"])
+    for law in ("rounding.ties_go_to_eve", "attention.causal_is_exact"):
+        with pytest.raises(
+            ValueError, match=rf"no law on casts is called '{law}': .*there are .*, rounding.ties_go_to_even,"
+        ):
+            properties.check(law, "ours", formats=["float4_e2m1fn"])
+    with pytest.raises(ValueError, match=r"did you mean rounding\.ties_go_to_even\?"):
+        properties.check("rounding.ties_go_to_eve", "ours")
     with pytest.raises(ValueError, match=r"ml_dtypes does not offer int8; it offers bfloat16, "):
         next(properties.judge(load("ml_dtypes"), formats=["int8"]))
     with pytest.raises(ValueError, match=r"ml_dtypes does not offer rounding 'to_odd'; it offers nearest_even"):
         next(properties.judge(load("ml_dtypes"), roundings=["to_odd"]))
     with pytest.raises(ValueError, match=r"unknown family of laws 'x': there are decoding, "):
         laws("x")
+
+
+def test_nothing_to_judge_is_refused() -> None:
+    """A check that judges nothing must not pass."""
+
+    def same(x: Array, fmt: Any, rounding: str) -> Array:
+        return x
+
+    with pytest.raises(ValueError, match="formats is empty, so that there is nothing to judge: name at least one"):
+        properties.from_function(same, formats=[])
+    with pytest.raises(ValueError, match="roundings is empty, so that there is nothing to judge"):
+        properties.from_function(same, formats=["float32"], roundings=[])
+    mine = properties.from_function(same, formats=["float32"])
+    for call in (
+        lambda **how: properties.check("rounding.monotone", mine, **how),
+        lambda **how: properties.judge(mine, **how),
+    ):
+        with pytest.raises(ValueError, match="no format to judge same in: name some"):
+            call(formats=[])
+        with pytest.raises(ValueError, match="no rounding to judge same in: name some, or leave roundings out"):
+            call(roundings=[])
+    mine.formats = ()
+    with pytest.raises(ValueError, match="no format to judge same in: name some, or let the subject offer some"):
+        properties.check("rounding.monotone", mine)
+
+
+@pytest.mark.parametrize("law", ["rounding.ties_go_away_from_zero", "stochastic.*", "rounding.subnormals_are_kept"])
+def test_a_law_that_does_not_apply_is_not_called_unknown(law: str) -> None:
+    mine = properties.from_function(lambda x, fmt, rounding: x, formats=["float8_e8m0fnu"], name="mine")
+    text = (
+        rf"{law} has no meaning for mine in float8_e8m0fnu, modes nearest_even, under its policy: ask for another law"
+    )
+    with pytest.raises(ValueError, match=text.replace("*", r"\*")):
+        properties.check(law, mine)
+
+
+def test_a_subject_may_answer_in_torch() -> None:
+    """In a dtype that NumPy does not have, and even with a gradient."""
+    torch = pytest.importorskip("torch")
+
+    def cast(x: Array, fmt: Any, rounding: str) -> Any:
+        return torch.from_numpy(x).to(torch.bfloat16).requires_grad_()
+
+    mine = properties.from_function(cast, formats=["bfloat16"], policy="torch")
+    assert [v.detail for v in properties.judge(mine) if not v.ok] == []
+    wrong = properties.from_function(lambda *call: cast(*call) * 2, formats=["bfloat16"], policy="torch")
+    with pytest.raises(properties.Broken, match=r"got +2\.0 = 0_10000000_0000000"):
+        properties.check("rounding.values_are_fixed_points", wrong)
