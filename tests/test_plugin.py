@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401 - loaded, like NumPy, before pytester: it unloads what a run in this process has loaded
 import pytest
 
-import properties
+import properties.subjects
 
 ROOT = str(Path(properties.__file__).parents[1])
 ONE = ("--pyargs", "properties.suite", "--formats", "float4_e2m1fn")
