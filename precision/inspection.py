@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from precision._checkpoints import BUFFER, InspectionError, Stored, gather
+from precision._checkpoints import gather
+from precision._tensor_files import BUFFER, InspectionError, Stored
 from precision.formats import AnyFormat, Format, IntFormat, formats, get_format
 from precision.histogram import SCALE_RULE, Codes, Figures, Wanted, absmax_scale, measure
 

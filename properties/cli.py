@@ -6,10 +6,10 @@
     halfulp show 0x7e --format float8_e4m3fn        the bits, value, neighbours and thresholds of a code
     halfulp silicon                                 what this GPU's casts and matrix instructions do, bit for bit
 
-Exit status: 0 what was asked holds, 1 something was found, 2 the request was wrong (one line on standard error: what
-was given, what is allowed, the remedy), 130 interrupted, 141 the reader of the output went away. Every command has
-`--json`: one document on standard output and nothing else there; progress goes to standard error, as a bar on a
-terminal and as lines elsewhere.
+Exit status: 0 what was asked holds, 1 something was found, 2 the request was wrong, or a file cannot be inspected (one
+line on standard error for each fault: what was given, what is allowed, the remedy), 130 interrupted, 141 the reader of
+the output went away. Every command has `--json`: one document on standard output and nothing else there; progress goes
+to standard error, as a bar on a terminal and as lines elsewhere.
 
 This module parses and prints; what is printed is computed elsewhere. Importing it loads neither NumPy nor torch.
 

@@ -480,6 +480,9 @@ def test_inspect_prints_the_table(checkpoint):
 def test_inspect_says_1_where_a_checked_format_overflows(checkpoint):
     assert run("inspect", checkpoint, "--check", "float16")[0] == 1
     assert run("inspect", checkpoint, "--check", "bfloat16")[0] == 0
+    assert (
+        run("inspect", checkpoint, "--check", "F8_E4M3")[0] == 1
+    )  # as safetensors, and so inspect, writes float8_e4m3fn
     found = document("inspect", checkpoint, "--check", "bfloat16,float16", status=1)
     assert found["overflows"] == {"bfloat16": [], "float16": ["big"]}
 

@@ -295,8 +295,13 @@ def numpy_file(cut: int = 0, extra: bytes = b"", array: np.ndarray | None = None
 
 
 def npz_of_objects(folder: Path) -> Path:
-    np.savez(folder / "x.npz", o=np.array([{}]), w=np.ones(2))
+    np.savez(folder / "x.npz", o=np.array([{}]), p=np.zeros(2, [("x", "f4"), ("y", "O")]))
     return folder / "x.npz"
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe.npy")
+    return folder / "pipe.npy"
 
 
 def npz_damaged(folder: Path) -> Path:
@@ -357,6 +362,8 @@ def zip_of_text(folder: Path) -> Path:
 
 
 FAULTS = {
+    "pipe": (pipe, "pipe.npy: neither a file nor a folder, but a pipe or device: save what it gives to a file"),
+    "device": (lambda folder: Path(os.devnull), f"{os.devnull}: neither a file nor a folder, but a pipe or device"),
     "missing": (lambda folder: folder / "none.safetensors", "none.safetensors: no such file or folder"),
     "empty_folder": (
         lambda folder: folder,
@@ -375,8 +382,9 @@ FAULTS = {
         plain("x.safetensors", (999).to_bytes(8, "little") + b"{"),
         "truncated: a header of 999 bytes",
     ),
-    "header_json": (tensors(b'{"a": '), "header is broken: Expecting value"),
-    "header_list": (tensors([1, 2]), "header is broken: 'list' object"),
+    "header_json": (tensors(b'{"a": '), "header is broken: no JSON at line 1, column 7: Expecting value"),
+    "header_list": (tensors([1, 2]), "header is broken: a JSON object is needed, not a list"),
+    "header_latin": (tensors(b'{"\xff": 1}'), "header is broken: byte 2 is no UTF-8 text"),
     "header_entry": (
         tensors({"a": {"dtype": "F32"}}),
         "tensor 'a': the header has no valid dtype, shape and data_offsets",
@@ -420,14 +428,15 @@ FAULTS = {
         "a.safetensors: truncated: 2 of 6 data bytes are missing, from tensor 'aa' on",
     ),
     "shard_path": (sharded({"a": "../a.safetensors"}), "shard '../a.safetensors' is not a plain file name"),
-    "index_no_map": (sharded([1]), "no index"),
-    "index_not_json": (plain("x.index.json", b"{"), "x.index.json: no index .* of shards"),
+    "index_no_map": (sharded([1]), "no index of shards: its weight_map is to be an object of file names"),
+    "index_of_numbers": (sharded({"a": 1}), "no index of shards: its weight_map is to be an object of file names"),
+    "index_not_json": (plain("x.index.json", b"{"), "x.index.json: no index of shards: no JSON at line 1, column 2"),
     "npy_truncated": (numpy_file(cut=3), r"x.npy: truncated: 3 of 8 bytes are missing \(float32, shape \(2,\)\)"),
     "npy_trailing": (numpy_file(extra=b"123"), "3 trailing bytes after an array of 8 bytes"),
     "npy_header": (plain("x.npy", b"\x93NUMPY\x01\x00\x76\x00{'descr': 1"), "x.npy: the .npy header is broken"),
     "npy_version": (plain("x.npy", b"\x93NUMPY\x09\x00\x76\x00{'descr': 1"), r"version \(9, 0\) is not read"),
     "npy_objects": (numpy_file(array=np.array([{}])), "x.npy: refused: holds pickled Python objects"),
-    "npz_objects": (npz_of_objects, "x.npz: o.npy: refused: holds pickled Python objects"),
+    "npz_objects": (npz_of_objects, "x.npz: refused: holds pickled Python objects"),
     "npz_damaged": (npz_damaged, "x.npz: w.npy is damaged: Bad CRC-32"),
     "torch_truncated": (
         torch_file({"w": torch.ones(99)}, cut=200),
@@ -465,10 +474,35 @@ def test_a_fault_is_one_line_that_names_the_file(tmp_path, monkeypatch, fault):
     (line,) = caught.value.faults
     assert str(caught.value) == line
     assert "\n" not in line
-    assert str(tmp_path) in line
+    assert str(path) in line
     assert re.search(message if "\\" in message or "|" in message or ".*" in message else re.escape(message), line), (
         line
     )
+
+
+def test_a_stray_index_hides_no_tensors(tmp_path):
+    """Whatever is called *.index.json: only an index of shards is one, unless its name says that it should be."""
+    np.save(tmp_path / "w.npy", np.float32([70000]))
+    for content in ("", "[]", '{"hello": 1}'):
+        (tmp_path / "faiss.index.json").write_text(content)
+        found = inspect(tmp_path, check=["float16"])
+        assert [t.name for t in found.overflowing("float16")] == ["w"]
+        (note,) = found.notes()
+        assert note.startswith(f"{tmp_path / 'faiss.index.json'}: no index of shards: ")
+        assert note.endswith("; not read")
+    (tmp_path / "model.safetensors.index.json").write_text("")
+    with pytest.raises(InspectionError, match=r"model\.safetensors\.index\.json: no index of shards"):
+        inspect(tmp_path)
+
+
+def test_pickled_members_are_named_and_the_others_judged(tmp_path):
+    np.savez(tmp_path / "x.npz", o=np.array([{}]), w=np.float32([70000]), s=np.array(["text"]))
+    found = inspect(tmp_path / "x.npz", check=["float16"])
+    assert found.exit_status == 1
+    assert found.notes() == [
+        "o: not inspected: pickled Python objects, never loaded",
+        "s: not inspected: dtype str128",
+    ]
 
 
 @pytest.mark.parametrize("name", ["x.pt", "old.pt", "x.safetensors", "x.npy", "x.npz", "packed.npz"])
