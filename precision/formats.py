@@ -408,7 +408,7 @@ def get_format(fmt: AnyFormat | str | Any) -> AnyFormat:
         kind = fmt if isinstance(fmt, type) else type(fmt)  # a dtype, or a scalar type such as np.float16
         if kind.__module__.partition(".")[0] not in ("torch", "numpy", "ml_dtypes"):
             raise TypeError(f"a format is a Format, a name or a dtype, not {fmt!r}")
-        fmt = fmt.__name__ if isinstance(fmt, type) else str(fmt)
+        fmt = fmt.__name__ if isinstance(fmt, type) else str(getattr(fmt, "name", fmt))  # NumPy's, in any byte order
     if fmt in FORMATS:  # the exact name: also the one way to say float8_e4m3
         return FORMATS[fmt]
     if fmt == "F8_E4M3":  # as safetensors writes it, exactly: OCP's

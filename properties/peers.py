@@ -336,9 +336,8 @@ follows. NaN is left out as an input, and as a result one NaN equals another.
 
 What differs is E8M0, below. NaN codes: ml_dtypes' are those of the policy `ml_dtypes`, except that NumPy's float16
 keeps upper payload bits. torch's are those of the policy `torch` in its 8-bit formats; in float16 it keeps upper
-payload bits, and in bfloat16 a contiguous tensor gives other NaN codes than a strided one, depending on the processor.
-gfloat's are
-negative with all bits set.
+payload bits, and in bfloat16 a contiguous tensor gives other NaN codes than a strided one (0xffff and 0x7fc0 where this
+was run), depending on the processor. gfloat's are negative with all bits set.
 
 ## Overflow, infinities, NaN and zero
 

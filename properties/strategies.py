@@ -42,10 +42,10 @@ def _format(fmt: AnyFormat | str) -> AnyFormat:
 
 
 def _layout(dtype: DTypeLike) -> tuple[int, int]:
-    name = np.dtype(dtype).name
-    if name not in _LAYOUTS:
-        raise InvalidArgument(f"dtype is {name}; patterns are drawn for {', '.join(_LAYOUTS)}")
-    return _LAYOUTS[name]
+    found = np.dtype(dtype)
+    if found.name not in _LAYOUTS or not found.isnative:
+        raise InvalidArgument(f"dtype is {found}; patterns are drawn for {', '.join(_LAYOUTS)}, in native byte order")
+    return _LAYOUTS[found.name]
 
 
 def codes(fmt: AnyFormat | str, *, allow_nan: bool = True, allow_infinity: bool = True) -> SearchStrategy[int]:

@@ -140,7 +140,7 @@ ALIASES = [
     ("float8_e5m2", "e5m2 E5M2 FLOAT8E5M2 f8E5M2 fp8_e5m2 FP8-E5M2 torch.float8_e5m2 OCP_E5M2 __nv_fp8_e5m2"),
     ("float8_e5m2fnuz", "e5m2fnuz FLOAT8E5M2FNUZ f8E5M2FNUZ torch.float8_e5m2fnuz"),
     ("float8_e4m3", "float8_e4m3"),
-    ("float8_e4m3fn", "e4m3fn E4M3FN FLOAT8E4M3FN f8E4M3FN fp8_e4m3fn torch.float8_e4m3fn OCP_E4M3 ocp-e4m3"),
+    ("float8_e4m3fn", "e4m3fn E4M3FN FLOAT8E4M3FN f8E4M3FN fp8_e4m3fn torch.float8_e4m3fn OCP_E4M3 ocp-e4m3 F8_E4M3"),
     ("float8_e4m3fnuz", "e4m3fnuz FLOAT8E4M3FNUZ f8E4M3FNUZ torch.float8_e4m3fnuz"),
     ("float8_e4m3b11fnuz", "e4m3b11fnuz f8E4M3B11FNUZ"),
     ("float8_e3m4", "e3m4 f8E3M4"),
@@ -164,7 +164,7 @@ def test_aliases(name: str, alias: str) -> None:
 
 DTYPES = [
     *(getattr(torch, f.name) for f in P.formats() if hasattr(torch, f.name)),
-    *(np.dtype(n) for n in ("float16", "float32", "float64", "int8", "uint8", "int16", "int32")),
+    *(np.dtype(n) for n in ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", ">f4", ">i2")),
     *(np.dtype(getattr(ml_dtypes, f.name)) for f in P.formats() if hasattr(ml_dtypes, f.name)),
     *(getattr(ml_dtypes, f.name) for f in P.formats() if hasattr(ml_dtypes, f.name)),
     np.float16, np.float32, np.float64, np.int8,
