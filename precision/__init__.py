@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 from typing import Any as _Any
 
+from precision.arithmetic import Flags, add, convert, div, fma, mul, sqrt, sub
 from precision.codec import (
     CLASSES,
     classify,
@@ -43,14 +44,19 @@ __all__ = [
     "FORMATS",
     "POLICIES",
     "ROUNDINGS",
+    "Flags",
     "Format",
     "IntFormat",
     "Policy",
     "Rounding",
+    "add",
     "classify",
+    "convert",
     "decode",
+    "div",
     "encode",
     "exact",
+    "fma",
     "formats",
     "from_dtype",
     "get_format",
@@ -58,11 +64,14 @@ __all__ = [
     "histogram",
     "inspection",
     "mma",
+    "mul",
     "next_down",
     "next_up",
     "pack",
     "round_to",
+    "sqrt",
     "stochastic",
+    "sub",
     "tensor_cores",
     "to_dtype",
     "ulp",

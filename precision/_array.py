@@ -1,7 +1,8 @@
 """The private NumPy-or-torch seam: what an array holds, its bit patterns, and the few operations that rounding needs.
 
-The algorithms of `rounding` and `codec` are written once, with Python operators on integers and the two functions of a
-back end: `where` and `float_pattern`. The back ends are
+The algorithms of `rounding`, `codec` and `arithmetic` are written once, with Python operators and the few functions of
+a back end: `where`, `float_pattern`, `wide` and `narrow` on integers, `as_float`, `as_pattern` and `sqrt` on float64.
+The back ends are
 
 * `NUMPY`: arrays, eagerly (this builds the lookup tables, and serves the wide formats);
 * `TORCH`: tensors of any device, also while torch.compile traces;
@@ -64,10 +65,8 @@ class Layout:
         if significand == 0:
             return 0
         leading = significand.bit_length() - 1
-        binade = leading + exponent
-        if binade < 1 - self.bias:
-            return significand << (exponent - (1 - self.bias - self.mantissa_bits))
-        shift = self.mantissa_bits - leading
+        binade = max(leading + exponent, 1 - self.bias)  # below the first, subnormals have its spacing
+        shift = exponent - (binade - self.mantissa_bits)
         aligned = significand << shift if shift >= 0 else significand >> -shift
         return aligned + ((binade + self.bias - 1) << self.mantissa_bits)
 
@@ -98,6 +97,16 @@ class NumpyOps:
     def narrow(pattern: Any) -> Any:
         return pattern.astype(np.int32)
 
+    @staticmethod
+    def as_float(pattern: Any) -> Any:
+        return pattern.view(np.float64)
+
+    @staticmethod
+    def as_pattern(x: Any) -> Any:
+        return x.view(np.int64)
+
+    sqrt = staticmethod(np.sqrt)
+
 
 class TorchOps:
     """Integer tensors of the pattern's width, eagerly or while a compiler traces."""
@@ -124,6 +133,18 @@ class TorchOps:
     @staticmethod
     def narrow(pattern: Any) -> Any:
         return pattern.to(sys.modules["torch"].int32)
+
+    @staticmethod
+    def as_float(pattern: Any) -> Any:
+        return pattern.view(sys.modules["torch"].float64)
+
+    @staticmethod
+    def as_pattern(x: Any) -> Any:
+        return x.view(sys.modules["torch"].int64)
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        return x.sqrt()
 
 
 NUMPY, TORCH = NumpyOps(), TorchOps()
@@ -181,6 +202,20 @@ class CudaRecorder(Recorder):
         self.is_wide = False
         return self.emit(f"(int){self.text(pattern)}")
 
+    def as_float(self, pattern: Any) -> Term:
+        return self.emit(f"__longlong_as_double({self.text(pattern)})")
+
+    def as_pattern(self, x: Any) -> Term:
+        return self.emit(f"__double_as_longlong({self.text(x)})")
+
+    def sqrt(self, x: Any) -> Term:
+        return self.emit(f"sqrt({self.text(x)})")
+
+    def function(self, parameters: list[str], result: Any) -> str:
+        """The recorded lines as the function template that torch's jiterator takes."""
+        lines = "\n  ".join([*self.lines, f"return (T){self.text(result)};"])
+        return f"template <typename T> T halfulp({', '.join(f'T {x}' for x in parameters)}) {{\n  {lines}\n}}"
+
 
 class NumbaRecorder(Recorder):
     """Python for numba, which widens every sum of int32 to int64, half the SIMD lanes: each is cut back at once."""
@@ -229,10 +264,12 @@ class Term:
 
     __hash__ = None  # type: ignore[assignment]
     __and__, __rand__ = _operator("&"), _operator("&", swapped=True)
+    __xor__ = _operator("^")
     __or__, __ror__ = _operator("|"), _operator("|", swapped=True)
     __add__, __radd__ = _operator("+"), _operator("+", swapped=True)
     __sub__, __rsub__ = _operator("-"), _operator("-", swapped=True)
-    __rmul__ = _operator("*", swapped=True)
+    __mul__, __rmul__ = _operator("*"), _operator("*", swapped=True)
+    __truediv__ = _operator("/")
     __rshift__ = _operator(">>")
     __lshift__, __rlshift__ = _operator("<<"), _operator("<<", swapped=True)
     __lt__, __le__, __gt__, __ge__ = _operator("<"), _operator("<="), _operator(">"), _operator(">=")

@@ -15,7 +15,8 @@ policy    a preset's name or a `precision.Policy`. `round` converts, so its defa
           the operations are IEEE operations, so theirs is "ieee": overflow and x/0 give infinity or NaN
 source    the format the operands come from: needed, and used, only by a policy that flushes subnormal inputs
 result    "value": floats (exact: float64 holds every value of every format); "code": the format's codes; "number":
-          `Number` records. `round` gives codes unless told otherwise, `round_value` numbers, the operations values
+          `Number` records; "flags": the frozenset of the IEEE exceptions raised, by the names that `precision.Flags`
+          explains. `round` gives codes unless told otherwise, `round_value` numbers, the operations values
 
 Operands are taken exactly as they are: int, float, Fraction, `Number`, NumPy and ml_dtypes scalars; or (nested) lists,
 NumPy arrays and tensors of them, which broadcast. Scalars give a scalar, anything else a NumPy array.
@@ -73,7 +74,7 @@ class How(TypedDict, total=False):
     rounding: str | Rounding
     policy: str | Policy
     source: AnyFormat | str | None
-    result: Literal["value", "code", "number"]
+    result: Literal["value", "code", "number", "flags"]
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -359,6 +360,35 @@ def _round(x: Number, fmt: AnyFormat, mode: _Mode, policy: Policy) -> int:
     return _finite(rounded, x.negative, fmt)
 
 
+def _unlimited(size: Fraction, negative: bool, fmt: Format, mode: _Mode) -> Fraction:
+    """A positive number rounded to the format's digits as if its exponent had no limits."""
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if Fraction(2) ** exponent > size:
+        exponent -= 1
+    spacing = Fraction(2) ** (exponent - fmt.mantissa_bits)
+    steps, dropped = divmod(size / spacing, 1)
+    return (steps + (dropped > 0 and mode.away(dropped, steps % 2 == 1, negative))) * spacing
+
+
+def _flags(operands: list[Number], x: Number, rounded: Number, fmt: AnyFormat, mode: _Mode) -> frozenset[str]:
+    """The exceptions of an operation with the exact result `x`."""
+    assert isinstance(fmt, Format)
+    kinds = {y.kind for y in operands}
+    if x.kind == "nan":
+        return frozenset() if "nan" in kinds else frozenset({"invalid"})
+    if x.kind == "infinity":
+        return frozenset() if "infinity" in kinds else frozenset({"divide_by_zero"})
+    size = abs(x.value)
+    free = _unlimited(size, x.negative, fmt, mode) if size else size
+    if free > _steps(_largest(fmt, False), fmt) * _spacing(fmt):
+        return frozenset({"overflow", "inexact"})
+    if rounded.kind == "nan":
+        return frozenset({"invalid"})
+    if rounded.value == x.value:
+        return frozenset()
+    return frozenset({"inexact", "underflow"} if free < _smallest_normal(fmt) else {"inexact"})
+
+
 # --- From operands to results ---------------------------------------------------------------------
 
 _SCALARS = (int, float, Fraction, Number, np.generic)
@@ -412,8 +442,10 @@ def _compute(
     """`operation(mode, *operands)`, elementwise and exact, then rounded once."""
     target = get_format(fmt)
     chosen = get_policy(policy, target)
-    if result not in ("value", "code", "number"):
-        raise ValueError(f"result is {result!r}; it must be 'value', 'code' or 'number'")
+    if result not in ("value", "code", "number", "flags"):
+        raise ValueError(f"result is {result!r}; it must be 'value', 'code', 'number' or 'flags'")
+    if result == "flags" and isinstance(target, IntFormat):
+        raise ValueError(f"{target.name} is an integer format; IEEE 754 flags are those of floating-point formats")
     random: Any = 0
     if isinstance(rounding, Rounding) and rounding.name == "stochastic":
         random = rounding.random_bits.tolist() if hasattr(rounding.random_bits, "tolist") else rounding.random_bits
@@ -435,7 +467,11 @@ def _compute(
         if smallest_normal is not None:
             row = _flush(row, smallest_normal)
         mode = _Mode(name, int(random), bits)
-        code = _round(operation(mode.name, *row), target, mode, chosen)
+        x = operation(mode.name, *row)
+        code = _round(x, target, mode, chosen)
+        if result == "flags":
+            operands = [y for item in row for y in (item if isinstance(item, tuple) else (item,))]
+            return _flags(operands, x, decode(code, target), target, mode)
         return code if result == "code" else decode(code, target) if result == "number" else float(decode(code, target))
 
     if isinstance(random, int) and all(isinstance(x, Number) for x in operands):
@@ -446,7 +482,7 @@ def _compute(
     if arrays[0].ndim == 0:
         return answers
     width = next(width for width in (8, 16, 32, 64) if _bits(target) <= width)
-    return answers.astype({"value": np.float64, "code": f"uint{width}", "number": object}[result])
+    return answers.astype({"value": np.float64, "code": f"uint{width}"}.get(result, object))
 
 
 # --- The operations -------------------------------------------------------------------------------

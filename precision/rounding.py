@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from precision import _engine
+from precision._array import Layout
 from precision._patterns import Job
 from precision.formats import AnyFormat, get_format
 from precision.policies import Policy, Rounding, get_policy, mode_of
@@ -26,17 +27,18 @@ ArrayT = TypeVar("ArrayT")
 _jobs: dict[Any, Job] = {}  # a dict, because compilers trace through lru_cache with a warning
 
 
-def job(kind: str, fmt: Any, rounding: Any, policy: Any) -> tuple[Job, Any]:
+def job(kind: str, fmt: Any, rounding: Any, policy: Any, into: Layout | None = None) -> tuple[Job, Any]:
     """The job of a call and its random bits (None unless stochastic): arguments checked, names resolved, cached."""
     stochastic = isinstance(rounding, Rounding) and rounding.name == "stochastic"
-    key = (kind, fmt, ("stochastic", rounding.bits) if stochastic else rounding, policy)
+    key = (kind, fmt, ("stochastic", rounding.bits) if stochastic else rounding, policy, into)
     try:
         found = _jobs.get(key)
     except TypeError:  # something unhashable: the checks below have the clear message
         found = None
     if found is None:
         resolved = get_format(fmt)
-        found = Job(kind, resolved, mode_of(rounding), get_policy(policy, resolved), rounding.bits if stochastic else 0)
+        bits = rounding.bits if stochastic else 0
+        found = Job(kind, resolved, mode_of(rounding), get_policy(policy, resolved), bits, into)
         if len(_jobs) > 4096:
             _jobs.clear()
         _jobs[key] = found
@@ -60,9 +62,10 @@ def round_to(
 
     Works while torch.compile traces, with the same bits, and under flush-to-zero: only integer operations are used.
 
-    Raises TypeError for other dtypes; ValueError for a dtype that cannot hold the format's values (naming one that
-    can), a tensor that requires grad (use `fake_quantize`), an unknown name, random bits out of range, and under the
-    "raise" policies for a NaN.
+    Raises TypeError for other dtypes, for sparse and nested tensors, and for 64-bit integers that a compiler traces to
+    float64 or with many random bits; ValueError for a dtype that cannot hold the format's values (naming one that
+    can), a tensor that requires grad, an unknown name, random bits out of range, and under the "raise" policies for a
+    NaN.
     """
     todo, random = job("round", fmt, rounding, policy)
     result: ArrayT = _engine.apply(todo, x, random)

@@ -1,0 +1,659 @@
+"""Arithmetic on arrays, rounded once: add, sub, mul, div, sqrt, fma, and conversion between any two formats.
+
+Every operation is computed in float64 and *rounded to odd* there: where the float64 result is inexact, the one of its
+two neighbours with an odd significand is taken. Rounding that to a format of at most 51 digits gives what rounding the
+exact result gives, in every mode: neither a value of the format nor a midpoint of two (at most 52 digits) lies strictly
+between the exact result and its odd neighbour (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
+proved algorithms using rounding to odd", IEEE Trans. Computers 57(4), 2008). Whether float64 was exact, and on which
+side it erred, is read from the exact error of a sum (Knuth's TwoSum) or of a product (Dekker), or from the sign of the
+remainder of a quotient or root. Nothing in there overflows or becomes subnormal:
+
+* operands of at most 32 bits are values between 2^-149 and 2^128, their products, quotients and sums between 2^-298 and
+  2^278, and float64 is normal from 2^-1022 to 2^1024. Products of two significands of 24 bits are exact;
+* float64 operands outside 2^-400 .. 2^400 and results in float64 itself (53 digits) are computed in Python's integers,
+  element by element: right, and slow. Nearest-even results in float64 within that range are the hardware's.
+
+Sources: IEEE 754-2019 5.4.1 (operations), 6.1-6.3 (infinities, NaN, signs of zero), 7 (exceptions).
+
+>>> import numpy as np, precision as P
+>>> a, b = np.float32([448, 1, 3]), np.float32([16, 2**-5, 1 / 3])
+>>> P.add(a, b, "float8_e4m3fn"), P.fma(a, b, a, "bfloat16", rounding="toward_positive")
+(array([448.  ,   1.  ,   3.25], dtype=float32), array([7.61600e+03, 1.03125e+00, 4.03125e+00], dtype=float32))
+>>> flags = P.Flags()
+>>> P.div(np.float32([1, -1, 0, 1]), np.float32([3, 0, 0, 4]), "float16", flags=flags)
+array([0.33325195,       -inf,        nan, 0.25      ], dtype=float32)
+>>> flags.raised, flags.divide_by_zero
+(('invalid', 'divide_by_zero', 'inexact'), array([False,  True, False, False]))
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from precision import _engine, _patterns, codec
+from precision._array import FLOAT32, FLOAT64, INTEGERS, LAYOUTS, NUMPY, TORCH, CudaRecorder, Layout, Term
+from precision._operations import (
+    ADD,
+    CONVERT,
+    DIV,
+    FMA,
+    MUL,
+    SQRT,
+    SUB,
+    Operation,
+    exactly,
+    exceeds,
+    final_pattern,
+    nearest,
+    odd_pattern,
+    rounded_in_integers,
+    rounded_to_odd,
+)
+from precision._patterns import Job
+from precision.formats import AnyFormat, Format, get_format
+from precision.policies import Policy, Rounding, get_policy
+from precision.rounding import job as make_job
+from precision.rounding import round_to
+
+__all__ = ["Flags", "add", "convert", "div", "fma", "mul", "sqrt", "sub"]
+
+BLOCK = 1 << 14  # elements: a few float64 arrays of that size stay in a core's cache
+ODD_DIGITS = 51  # up to which float64 rounded to odd has two digits to spare
+SAFE = (1023 - 400) << 52, (1023 + 400) << 52  # patterns of the float64 magnitudes whose error terms are exact
+
+
+@dataclass
+class Flags:
+    """The IEEE 754 exceptions of the last operation it was given to, as boolean arrays of the result's shape.
+
+    invalid         a NaN from operands that are none (Inf - Inf, 0 * Inf, 0/0, Inf/Inf, the root of a negative number),
+                    or a number that an unsigned or zero-less format turns into NaN
+    divide_by_zero  an exact infinity from finite operands: x/0
+    overflow        finite operands, and the result, rounded as if the exponent had no limit, is beyond max
+    underflow       the result is inexact and, rounded as if the exponent had no limit, below smallest_normal
+    inexact         the result is not the exact one (overflow included)
+
+    Tininess is thus detected after rounding, as x86 does; IEEE 754-2019 7.5 leaves the choice. Flushing a subnormal
+    result is inexact. Always NumPy arrays, also for tensors.
+    """
+
+    invalid: Any = None
+    divide_by_zero: Any = None
+    overflow: Any = None
+    underflow: Any = None
+    inexact: Any = None
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """The names of the flags that some element raised."""
+        return tuple(f.name for f in fields(self) if np.any(getattr(self, f.name)))
+
+
+# --- NumPy ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One operation into one format, checked and resolved: what all its blocks share."""
+
+    operation: Operation
+    job: Job  # rounds float64 patterns; the flushing of inputs is taken out of it
+    layout: Layout  # of the operands
+    flush_inputs: bool
+
+    @property
+    def narrow(self) -> bool:
+        return self.layout is not FLOAT64
+
+    @cached_property
+    def short(self) -> int:
+        """The digits of the operands, and of the results, for which float32 is enough; 0 if it never is."""
+        digits = self.job.fmt.mantissa_bits + 1
+        aligned = _patterns.aligned(FLOAT32, self.job.fmt)
+        return digits if self.layout is FLOAT32 and aligned and digits <= 11 and not self.job.random_bits else 0
+
+    @cached_property
+    def signed_nan(self) -> bool:
+        policy = self.job.policy
+        return policy.nan.endswith("signed") or policy.missing_nan == "opposite_zero"
+
+    @cached_property
+    def through_odd(self) -> bool:
+        """Whether float64 rounded to odd has enough digits (or is exact anyway)."""
+        digits = self.job.fmt.mantissa_bits + isinstance(self.job.fmt, Format) + self.job.random_bits
+        return digits <= ODD_DIGITS or self.operation.exact(self.narrow)
+
+    @property
+    def native(self) -> bool:
+        """Whether float64's own nearest result is the answer."""
+        return self.job.mode == "nearest_even" and self.job.fmt.mantissa_bits == 52
+
+    @cached_property
+    def in_float64(self) -> Job:
+        """The same rounding, to a float64 pattern."""
+        return replace(self.job, kind="round", into=None)
+
+    @cached_property
+    def unbounded(self) -> Job:
+        """The same rounding to as many digits, with (nearly) all of float64's exponents."""
+        m = self.job.fmt.mantissa_bits
+        wide = Format("unbounded", 11, m) if m else Format("unbounded", 10, 0, infinities=False, nan="none")
+        return replace(self.in_float64, fmt=wide, policy=get_policy("ieee", wide))
+
+    @cached_property
+    def finished(self) -> Job:
+        """What is left to do with a finite result that is rounded already: an infinity is the overflow's."""
+        policy = replace(self.job.policy, infinity="infinity")
+        return replace(self.job, mode="toward_zero", random_bits=0, policy=policy)
+
+
+def _block(task: Task, patterns: list[Any], random: Any, raised: np.ndarray[Any, Any] | None) -> Any:
+    """The results of some elements, from float64 patterns; `raised` receives the flags, a row each."""
+    operation, job = task.operation, task.job
+    inputs: Any = patterns
+    apart: list[int] = []
+    if not task.narrow or not task.through_odd:
+        native = task.native and raised is None
+        inputs = np.broadcast_arrays(*patterns)
+        magnitudes = [u & FLOAT64.magnitude for u in inputs]
+        numbers = [(a != 0) & (a < FLOAT64.infinity) for a in magnitudes]
+        wild = [n & ((a < SAFE[0]) | (a > SAFE[1])) for n, a in zip(numbers, magnitudes, strict=True)]
+        slow = _has_result(operation, inputs)
+        if task.through_odd or native:
+            slow &= np.logical_or.reduce(wild)
+        apart = np.flatnonzero(slow).tolist()
+        # Beside Inf, NaN and zero only the sign of a number counts: float64 shall not overflow or flush it.
+        patterns = [np.where(w, (u & FLOAT64.sign) | (1023 << 52), u) for w, u in zip(wild, inputs, strict=True)]
+    z, e = nearest(operation, patterns, task.narrow, job.mode, task.signed_nan, NUMPY)
+    if e is not None and task.through_odd:
+        z = rounded_to_odd(z, e, NUMPY)
+    exact = [exactly(operation, [int(u[i]) for u in inputs], job.mode) for i in apart]
+    if task.through_odd and apart:
+        z[apart] = [odd_pattern(*parts) for parts in exact]
+    out = _engine._numpy_patterns(job, z.view(np.uint64), FLOAT64, random)
+    if apart and not task.through_odd:
+        r = [0] * len(apart) if random is None else random[apart].tolist()
+        final = [final_pattern(*parts, job, bits) for parts, bits in zip(exact, r, strict=True)]
+        out[apart] = _engine._numpy_patterns(task.finished, np.array(final, np.int64).view(np.uint64), FLOAT64, None)
+    if raised is not None:
+        raised[0], raised[1] = _invalid(operation, inputs, z), _by_zero(operation, inputs)
+        if task.through_odd:
+            number = (z & FLOAT64.magnitude) < FLOAT64.infinity
+            raised[0] |= number & _inexact_flags(task, z, random, raised[2:])
+            raised[2:] &= number
+        else:
+            for i, parts, bits in zip(apart, exact, r, strict=True):
+                raised[2:, i] = _exact_flags(task, *parts, bits)
+    return out
+
+
+# --- Exceptions -------------------------------------------------------------------------------------------------------
+
+
+def _has_result(operation: Operation, patterns: Any) -> Any:
+    """Where finite operands have a finite result: not x/0, 0/0, nor the root of a negative number."""
+    found = np.logical_and.reduce([(u & FLOAT64.magnitude) < FLOAT64.infinity for u in patterns])
+    if operation is DIV:
+        found &= patterns[1] & FLOAT64.magnitude != 0
+    if operation is SQRT:
+        found &= (patterns[0] >= 0) | (patterns[0] == FLOAT64.sign)
+    return found
+
+
+def _invalid(operation: Operation, patterns: Any, z: Any) -> Any:
+    """A NaN from operands that are none."""
+    none = np.logical_and.reduce([(u & FLOAT64.magnitude) <= FLOAT64.infinity for u in patterns])
+    return none & ((z & FLOAT64.magnitude) > FLOAT64.infinity)
+
+
+def _by_zero(operation: Operation, patterns: Any) -> Any:
+    if operation is not DIV:
+        return False
+    a = patterns[0] & FLOAT64.magnitude
+    return (a != 0) & (a < FLOAT64.infinity) & (patterns[1] & FLOAT64.magnitude == 0)
+
+
+def _inexact_flags(task: Task, z: Any, random: Any, rows: Any) -> Any:
+    """Sets the rows overflow, underflow, inexact from exact results (or odd ones); gives where one became a NaN."""
+    fmt = task.job.fmt
+    size, free = (
+        _engine._numpy_patterns(job, z.view(np.uint64), FLOAT64, random).view(np.int64) & FLOAT64.magnitude
+        for job in (task.in_float64, task.unbounded)
+    )
+    over = free > FLOAT64.pattern(*fmt.max_parts)
+    inexact = (size != z & FLOAT64.magnitude) | over
+    if not fmt.signed:
+        inexact |= (z < 0) & (z != FLOAT64.sign)
+    rows[:] = over, inexact & (free < FLOAT64.pattern(1, fmt.emin)), inexact
+    became_nan = (size > FLOAT64.infinity) & ~over
+    rows[:, became_nan] = False
+    return became_nan
+
+
+def _exact_flags(task: Task, negative: bool, m: int, e: int, random: int) -> tuple[bool, bool, bool]:
+    """(overflow, underflow, inexact) of one result."""
+    job, smallest_normal = task.job, (1, task.job.fmt.emin)
+    rounded = rounded_in_integers(negative, m, e, job, random)
+    free = rounded_in_integers(negative, m, e, job, random, bounded=False)
+    over = exceeds(free, e, *job.fmt.max_parts)
+    flushed = job.policy.subnormals == "flush_results" and rounded > 0 and exceeds(*smallest_normal, rounded, e)
+    inexact = rounded != m or over or flushed
+    return over, inexact and exceeds(*smallest_normal, free, e), inexact
+
+
+# --- Operands ---------------------------------------------------------------------------------------------------------
+
+
+def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags: Flags | None) -> np.ndarray[Any, Any]:
+    """The results, as unsigned integers, for arrays of patterns of the task's layout, unsigned too."""
+    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    parts = [(x if x.size == 1 or x.shape == shape else np.broadcast_to(x, shape)).reshape(-1) for x in operands]
+    unsigned = operands[0].dtype.type
+    out = np.empty(shape, _engine.code_dtype(task.job.fmt) if task.job.kind == "encode" else unsigned)
+    flat = out.reshape(-1)
+    if task.job.random_bits:
+        random = _engine._numpy_random(random, task.job.random_bits, shape).reshape(-1)
+    raised = None if flags is None else np.zeros((5, flat.size), bool)
+    flushes = _flushes()
+    with np.errstate(all="ignore"):
+        for i in range(0, flat.size, BLOCK):
+            block = slice(i, i + BLOCK)
+            pieces = [u if u.size == 1 else u[block] for u in parts]
+            if task.flush_inputs:
+                pieces = [_flushed(u, task.layout) for u in pieces]
+            if task.short and raised is None and not flushes:
+                z = _in_float32(task, pieces)
+                if z is not None:
+                    flat[block] = _engine._numpy_patterns(task.job, z, FLOAT32, None)
+                    continue
+            patterns = [_float64_patterns(u, task.layout, flushes) for u in pieces]
+            r = random[block] if task.job.random_bits else None
+            flat[block] = _block(task, patterns, r, None if raised is None else raised[:, block])
+    if flags is not None and raised is not None:
+        for f, row in zip(fields(flags), raised, strict=True):
+            setattr(flags, f.name, row.reshape(shape))
+    return out
+
+
+def _flushed(u: np.ndarray[Any, Any], layout: Layout) -> Any:
+    unsigned = u.dtype.type
+    subnormal = u & unsigned(layout.magnitude) < unsigned(layout.implicit)
+    return np.where(subnormal, u & unsigned(layout.magnitude + 1), u)
+
+
+def _in_float32(task: Task, patterns: list[Any]) -> Any:
+    """The float32 patterns of results that round as the exact ones do, or None where float32 cannot tell.
+
+    For operands of at most p = `task.short` digits, the format's, with 2p + 2 <= 24. What a rounding compares with are
+    breakpoints: numbers of at most p + 1 digits. The nearest float32 is on the same side of all of them as the exact
+    result, unless it is a breakpoint itself, and inexact. Now
+
+    * a product has at most 2p digits: exact. A quotient or root that is not exact differs from every breakpoint by more
+      than half a unit of the last of 2p + 2 digits (Figueroa, "When is double rounding innocuous?", 1995);
+    * a sum is inexact only if one term is less than 2^(p - 24) of the other. Then its nearest float32 can be a value of
+      p digits, to which the nearest modes round rightly, but no midpoint;
+    * otherwise (directed sums, fma) a breakpoint is replaced by its odd neighbour toward the exact result.
+
+    All of it while results are normal: zeros and subnormals from others, and infinities, are looked at one by one.
+    """
+    operation, p, mode = task.operation, task.short, task.job.mode
+    bits = patterns[0]
+    for u in patterns[1:]:
+        bits = bits | u
+    if np.bitwise_or.reduce(bits) & np.uint32((1 << (24 - p)) - 1):
+        return None
+    x = [u.view(np.float32) for u in patterns]
+    a = x[0]
+    if operation is ADD or operation is SUB:
+        b = x[1] if operation is ADD else -x[1]
+        s = a + b
+    elif operation is FMA:
+        a, b = x[0] * x[1], x[2]
+        if not _usual(a.view(np.uint32), patterns[:2], FLOAT32.implicit):
+            return None
+        s = a + b
+    else:
+        s = a * x[1] if operation is MUL else a / x[1] if operation is DIV else np.sqrt(a)
+    z = s.view(np.uint32)
+    if not _usual(z, patterns, 0 if operation in (ADD, SUB, FMA) else FLOAT32.implicit):
+        return None
+    if task.signed_nan and np.isnan(s).any():
+        return None
+    if operation is FMA or (operation in (ADD, SUB) and not mode.startswith("nearest")):
+        if mode == "toward_negative" and not s.all():
+            return None
+        at = np.flatnonzero(z & np.uint32((1 << (23 - p)) - 1) == 0)
+        a, b, s = (y if y.size == 1 else y[at] for y in (a, b, s))
+        t = s - a
+        e = (a - (s - t)) + (b - t)
+        u = s.view(np.int32)
+        away = ((u ^ e.view(np.int32)) >> 31) | 1
+        z[at] += (away * ((e != 0) & (e == e))).view(np.uint32)  # a breakpoint is even
+    return z
+
+
+def _usual(z: Any, operands: list[Any], least: int) -> bool:
+    """Whether every float32 result is finite and at least `least` in magnitude, or follows from a zero, Inf or NaN."""
+    size = z & np.uint32(FLOAT32.magnitude)
+    if size.max(initial=0) < FLOAT32.infinity and (least == 0 or size.min(initial=least) >= least):
+        return True
+    apart = size - np.uint32(least) >= np.uint32(FLOAT32.infinity - least)
+    found = np.zeros(z.shape, bool)
+    for u in operands:
+        a = u & np.uint32(FLOAT32.magnitude)
+        found |= (a == 0) | (a >= np.uint32(FLOAT32.infinity))
+    return bool(found[apart].all())
+
+
+def _float64_patterns(u: np.ndarray[Any, Any], layout: Layout, flushes: bool) -> Any:
+    """Patterns of any layout as float64 patterns of the same values."""
+    if layout is FLOAT64:
+        return u.view(np.int64)
+    if flushes or layout.name == "float16":
+        return _widened(u.astype(np.int32), layout, NUMPY)
+    if layout.name == "bfloat16":
+        u = u.astype(np.uint32) << np.uint32(16)
+    return u.view(np.float32).astype(np.float64).view(np.int64)
+
+
+def _widened(u: Any, layout: Layout, ops: Any) -> Any:
+    """The same in integers, which no flush-to-zero reaches."""
+    wide = _patterns._widen(u & layout.magnitude, layout, ops)
+    return ops.where((u & layout.sign) != 0, wide | FLOAT64.sign, wide)
+
+
+def _flushes() -> bool:
+    """Whether this thread's processor takes float32 subnormals for zero, or makes zeros of them."""
+    return not np.array(2, np.int32).view(np.float32) * np.float32(0.5) > 0
+
+
+def _apply(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    fmt: Any,
+    rounding: Any,
+    policy: Any,
+    result: str,
+    flags: Flags | None,
+) -> Any:
+    """The operation on whatever arrays the caller has."""
+    if flags is not None and not isinstance(flags, Flags):
+        raise TypeError(f"flags is {flags!r}; pass a P.Flags() to be filled, or None")
+    if result not in ("value", "code"):
+        raise ValueError(f"result is {result!r}; it must be 'value' or 'code'")
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(x, torch.Tensor) for x in operands):
+        return _torch(operation, operands, fmt, rounding, policy, result, flags, torch)
+    arrays: list[Any] = [x if _is_number(x) else np.asarray(x) for x in operands]
+    dtypes = [x.dtype.newbyteorder("=") for x in arrays if not _is_number(x)]
+    layout = _common_layout([d.name for d in dtypes])
+    dtype = next((d for d in dtypes if d.name == layout.name), None) or np.dtype(layout.name)
+    task, random = _task(operation, fmt, rounding, policy, result, layout)
+    native = [_scalar(x, dtype) if _is_number(x) else x.astype(dtype, order="C", copy=False) for x in arrays]
+    out = _numpy(task, [x.view(f"uint{layout.bits}") for x in native], random, flags)
+    if result == "value":
+        out = out.view(dtype)
+    return out[()] if all(isinstance(x, np.generic) for x in operands) else out
+
+
+def _is_number(x: Any) -> bool:
+    return type(x) in (int, float)
+
+
+_tasks: dict[Any, Task] = {}
+
+
+def _task(operation: Operation, fmt: Any, rounding: Any, policy: Any, result: str, layout: Layout) -> tuple[Task, Any]:
+    """The checked task of a call, cached, and its random bits."""
+    target = get_format(fmt)
+    if not isinstance(target, Format):
+        raise TypeError(f"{target.name} is an integer format; arithmetic rounds to a floating-point format")
+    chosen = get_policy(policy, target)
+    flush_inputs = chosen.subnormals in ("flush_inputs", "flush")
+    if flush_inputs:
+        chosen = replace(chosen, subnormals="flush_results" if chosen.subnormals == "flush" else "keep")
+    kind = {"value": "round", "code": "encode"}[result]
+    job, random = make_job(kind, target, rounding, chosen, layout)
+    key = operation, job, flush_inputs
+    found = _tasks.get(key)
+    if found is None:
+        _engine._check_holds(job, layout)
+        if len(_tasks) > 4096:
+            _tasks.clear()
+        found = _tasks[key] = Task(operation, job, layout, flush_inputs)
+    return found, random
+
+
+def _common_layout(names: list[str]) -> Layout:
+    """The smallest layout that holds the values of all dtypes; Python numbers take the others' dtype."""
+    for name in names:
+        if name not in LAYOUTS:
+            if name in INTEGERS:
+                raise TypeError(f"an operand has dtype {name}: convert it to a float dtype that holds its values")
+            raise TypeError(_engine._refused_dtype(name).replace("x has", "an operand has"))
+    if len(set(names)) == 1:
+        return LAYOUTS[names[0]]
+    return FLOAT64 if "float64" in names or not names else FLOAT32
+
+
+def _scalar(x: float, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A Python number in the dtype of the arrays beside it, which must hold it."""
+    with np.errstate(all="ignore"):
+        value = np.array(x, dtype)
+    if not (x != x or float(value) == x):
+        raise ValueError(f"{x!r} is no value of the other operands' dtype {dtype}: pass it as an array of a wider one")
+    return value
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+
+def _torch(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    fmt: Any,
+    rounding: Any,
+    policy: Any,
+    result: str,
+    flags: Flags | None,
+    torch: Any,
+) -> Any:
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    device = tensors[0].device
+    for x in operands:
+        if not isinstance(x, torch.Tensor) and not _is_number(x):
+            raise TypeError(f"operands are tensors and a {type(x).__name__}: pass tensors and Python numbers only")
+    if any(x.device != device for x in tensors):
+        devices = ", ".join(sorted({str(x.device) for x in tensors}))
+        raise ValueError(f"operands are on {devices}: move them to one device")
+    if any(x.requires_grad for x in tensors) and torch.is_grad_enabled():
+        raise ValueError("an operand requires grad, and rounding has no useful derivative: use x.detach() or no_grad()")
+    layout = _common_layout([str(x.dtype).removeprefix("torch.") for x in tensors])
+    dtype = getattr(torch, layout.name)
+    task, random = _task(operation, fmt, rounding, policy, result, layout)
+    integer = _engine._torch_integer(torch, layout.bits)
+    traced = any(_engine.is_traced(x, torch) for x in tensors)
+    if traced and not (task.narrow and task.through_odd and flags is None):
+        raise TypeError(
+            "float64 operands, results of more than 51 digits (stochastic bits counted) and flags cannot be traced: "
+            "call this outside of torch.compile, or with float32 tensors"
+        )
+    if not traced and (device.type == "cpu" or not (task.narrow and task.through_odd) or flags is not None):
+        held = [torch.as_tensor(x).detach().to("cpu", dtype).resolve_neg().contiguous() for x in operands]
+        arrays = [x.view(integer).numpy().view(f"uint{layout.bits}") for x in held]
+        out = torch.from_numpy(_numpy(task, arrays, random, flags)).to(device)
+        return out if result == "code" else out.view(integer).view(dtype)
+    patterns = [torch.as_tensor(x, dtype=dtype, device=device).resolve_neg().view(integer) for x in operands]
+    _engine._check_nan_policy(task.job, tensors, traced, torch)
+    if task.job.random_bits:
+        shape = torch.broadcast_shapes(*(x.shape for x in patterns))
+        random = _engine._torch_random(random, task.job.random_bits, shape, device, torch)
+    if not traced and device.type == "cuda":
+        out = _cuda_kernel(task)(patterns, random)
+    else:
+        if layout.bits == 16:
+            patterns = [u.to(torch.int32) & 0xFFFF for u in patterns]
+        out = _defined(task, patterns, TORCH, random)
+    if result == "code":
+        return _engine._torch_codes(out, task.job.fmt, torch)
+    return out.to(integer).view(dtype)
+
+
+def _defined(task: Task, patterns: list[Any], ops: Any, random: Any) -> Any:
+    """The whole of a narrow operation, in terms that every back end has."""
+    if task.flush_inputs:
+        tiny = task.layout
+        patterns = [ops.where((u & tiny.magnitude) < tiny.implicit, u & tiny.sign, u) for u in patterns]
+    wide = [_widened(u, task.layout, ops) for u in patterns]
+    z, e = nearest(task.operation, wide, True, task.job.mode, task.signed_nan, ops)
+    return task.job(z if e is None else rounded_to_odd(z, e, ops), FLOAT64, ops, random)
+
+
+def cuda_source(task: Task) -> str:
+    """The definition of a narrow task as the C++ source of one elementwise function on patterns."""
+    recorder = CudaRecorder(wide=True)
+    names = [f"x{i}" for i in range(task.operation.arity)]
+    mask = " & 0xffff" if task.layout.bits == 16 else ""
+    recorder.lines.extend(f"const long long u{x} = (int){x}{mask};" for x in names)
+    random = Term("r", recorder) if task.job.random_bits else None
+    result = _defined(task, [Term(f"u{x}", recorder) for x in names], recorder, random)
+    return recorder.function([*names, "r"] if task.job.random_bits else names, result)
+
+
+@cache
+def _cuda_kernel(task: Task) -> Any:
+    """One elementwise kernel for integer patterns, compiled by NVRTC from the recorded definition."""
+    return _engine.jiterated(cuda_source(task), task.job, task.layout)
+
+
+# --- The public operations --------------------------------------------------------------------------------------------
+
+Value = Literal["value", "code"]
+
+
+def add(
+    a: Any,
+    b: Any,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "ieee",
+    result: Value = "value",
+    flags: Flags | None = None,
+) -> Any:
+    """a + b, exact, then rounded once to `fmt`.
+
+    Operands are NumPy arrays or torch tensors (one library, one device) of float16, bfloat16, float32 or float64, any
+    values, not only those of `fmt`; shapes broadcast, Python numbers take the arrays' dtype. The result is like the
+    operands, of the dtype that holds them all (float32 for float16 with bfloat16), which must hold `fmt`'s values; or
+    codes, with result="code". Overflow gives infinity or what `policy` says; Inf - Inf is NaN; of NaN operands the
+    first is handed on, and `policy.nan` makes one of `fmt`'s of it; x + (-x) is +0, -0 toward_negative; zeros of one
+    sign keep it; subnormals are kept, and policies that flush inputs flush those of the operands' own dtype.
+    `flags`, a `Flags` to be filled, reports the IEEE exceptions (computed on the CPU).
+
+    Works while torch.compile traces (not for float64, nor with flags) with the same bits, and under flush-to-zero.
+    Raises TypeError for other dtypes and for integer formats; ValueError for shapes that do not broadcast, a dtype that
+    cannot hold the results, tensors that require grad or are on several devices, and unknown names.
+    Source: IEEE 754-2019 5.4.1, 6.1-6.3, 7.
+    """
+    return _apply(ADD, (a, b), fmt, rounding, policy, result, flags)
+
+
+def sub(
+    a: Any,
+    b: Any,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "ieee",
+    result: Value = "value",
+    flags: Flags | None = None,
+) -> Any:
+    """a - b, exact, then rounded once to `fmt`: `add` of the opposite number; a NaN operand keeps its sign."""
+    return _apply(SUB, (a, b), fmt, rounding, policy, result, flags)
+
+
+def mul(
+    a: Any,
+    b: Any,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "ieee",
+    result: Value = "value",
+    flags: Flags | None = None,
+) -> Any:
+    """a * b, exact, then rounded once to `fmt`; 0 * Inf is NaN, zeros have the product of the signs; else as `add`."""
+    return _apply(MUL, (a, b), fmt, rounding, policy, result, flags)
+
+
+def div(
+    a: Any,
+    b: Any,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "ieee",
+    result: Value = "value",
+    flags: Flags | None = None,
+) -> Any:
+    """a / b rounded once to `fmt`; 0/0 and Inf/Inf are NaN; x/0 an exact infinity (policy.infinity); else as `add`."""
+    return _apply(DIV, (a, b), fmt, rounding, policy, result, flags)
+
+
+def sqrt(
+    x: Any,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "ieee",
+    result: Value = "value",
+    flags: Flags | None = None,
+) -> Any:
+    """The square root rounded once to `fmt`; of -0 it is -0, of any other negative number NaN; else as `add`."""
+    return _apply(SQRT, (x,), fmt, rounding, policy, result, flags)
+
+
+def fma(
+    a: Any,
+    b: Any,
+    c: Any,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "ieee",
+    result: Value = "value",
+    flags: Flags | None = None,
+) -> Any:
+    """a * b + c, exact, then rounded once to `fmt`; NaN where the product or the sum is invalid; else as `add`."""
+    return _apply(FMA, (a, b, c), fmt, rounding, policy, result, flags)
+
+
+def convert(
+    codes: Any,
+    source: AnyFormat | str,
+    fmt: AnyFormat | str,
+    *,
+    rounding: Rounding | str = "nearest_even",
+    policy: Policy | str = "saturate",
+    result: Value = "code",
+    flags: Flags | None = None,
+) -> Any:
+    """Codes of `source` as codes (or values) of `fmt`, rounded once.
+
+    The conversion of `round_to` and `encode`, and their default policy; `flags` reports the IEEE exceptions into a
+    floating-point format. Codes are integer arrays or tensors as `decode` takes them. Raises as `decode` and `encode`.
+    """
+    x = codec.decode(codes, source)
+    target = get_format(fmt)
+    if flags is None:
+        make = codec.encode if result == "code" else round_to
+        return make(x, target, rounding=rounding, policy=policy)
+    if not isinstance(target, Format):
+        raise TypeError(f"{target.name} is an integer format; flags are those of conversions to floating-point formats")
+    return _apply(CONVERT, (x,), target, rounding, policy, result, flags)
