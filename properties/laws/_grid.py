@@ -225,6 +225,17 @@ def overflowed(x: Array, fmt: AnyFormat, choice: str, rounding: str = "nearest_e
     return beyond
 
 
+# --- Answers ----------------------------------------------------------------------------------------------------------
+
+
+def answer(y: Any) -> Array:
+    """What a subject gave, as an array: torch's tensors too, whose bfloat16 and float8 NumPy lacks, as float64."""
+    if hasattr(y, "detach"):
+        y = y.detach().cpu()
+        y = y.double().numpy() if y.is_floating_point() else y.numpy()
+    return np.asarray(y)
+
+
 # --- How a failure reads --------------------------------------------------------------------------------------------
 
 
