@@ -57,9 +57,10 @@ def _fma(x: Any, narrow: bool, ops: Any) -> tuple[Any, Any]:
         return _two_sum(a * b, c)
     p, low = _two_product(a, b, ops)
     s, e = _two_sum(p, c)
-    # The exact result is s + e + low. What the sum of e and low leaves behind, e2, is below the last digit of all else.
-    # Beside an infinity both are NaN, and count as none.
+    # The exact result is s + e + low. What the sum of e and low leaves behind, e2, is below the last digit of all else:
+    # rounded to odd, that sum makes no tie of what is none. Beside an infinity both are NaN, and count as none.
     t, e2 = _two_sum(ops.where(e == e, e, 0.0), ops.where(low == low, low, 0.0))
+    t = ops.as_float(rounded_to_odd(ops.as_pattern(t), e2, ops))
     total, e = _two_sum(s, t)
     return ops.where(t == 0, s, total), ops.where(e == 0, e2, e)  # s + 0 would lose a -0
 

@@ -97,41 +97,24 @@ class Flags:
 # --- NumPy ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Task:
     """One operation into one format, checked and resolved: what all its blocks share."""
 
-    operation: Operation
-    job: Job  # rounds float64 patterns; the flushing of inputs is taken out of it
-    layout: Layout  # of the operands
-    flush_inputs: bool
-
-    @property
-    def narrow(self) -> bool:
-        return self.layout is not FLOAT64
-
-    @cached_property
-    def short(self) -> int:
-        """The digits of the operands, and of the results, for which float32 is enough; 0 if it never is."""
-        digits = self.job.fmt.mantissa_bits + 1
-        aligned = _patterns.aligned(FLOAT32, self.job.fmt)
-        return digits if self.layout is FLOAT32 and aligned and digits <= 11 and not self.job.random_bits else 0
-
-    @cached_property
-    def signed_nan(self) -> bool:
-        policy = self.job.policy
-        return policy.nan.endswith("signed") or policy.missing_nan == "opposite_zero"
-
-    @cached_property
-    def through_odd(self) -> bool:
-        """Whether float64 rounded to odd has enough digits (or is exact anyway)."""
-        digits = self.job.fmt.mantissa_bits + isinstance(self.job.fmt, Format) + self.job.random_bits
-        return digits <= ODD_DIGITS or self.operation.exact(self.narrow)
-
-    @property
-    def native(self) -> bool:
-        """Whether float64's own nearest result is the answer."""
-        return self.job.mode == "nearest_even" and self.job.fmt.mantissa_bits == 52
+    def __init__(self, operation: Operation, job: Job, layout: Layout, flush_inputs: bool) -> None:
+        self.operation = operation
+        self.job = job  # rounds float64 patterns; the flushing of inputs is taken out of it
+        self.layout = layout  # of the operands
+        self.flush_inputs = flush_inputs
+        self.narrow = layout is not FLOAT64
+        digits = job.fmt.mantissa_bits + 1
+        # Whether float64 rounded to odd has enough digits (or is exact anyway).
+        self.through_odd = digits + job.random_bits <= ODD_DIGITS or operation.exact(self.narrow)
+        # Whether float64's own nearest result is the answer.
+        self.native = job.mode == "nearest_even" and digits == 53
+        # The digits of the operands, and of the results, for which float32 is enough; 0 if it never is.
+        short = layout is FLOAT32 and _patterns.aligned(FLOAT32, job.fmt) and digits <= 11 and not job.random_bits
+        self.short = digits if short else 0
+        self.signed_nan = job.policy.nan.endswith("signed") or job.policy.missing_nan == "opposite_zero"
 
     @cached_property
     def in_float64(self) -> Job:
