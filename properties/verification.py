@@ -2,7 +2,7 @@
 
 `verify` runs four parts and returns a `Report`:
 
-* casts: all laws of `properties.laws.casts` in every format and mode, under every policy that has a name;
+* casts: all laws of `properties.laws.casts` in every format and mode, under every policy that has a name and flushing;
 * silicon: the casts recorded on a real GPU (`properties.silicon`), a few chunks of each, or all 2^32 inputs;
 * attention: all laws of `properties.laws.attention` on every family of data in float16, bfloat16 and float32;
 * cuda, where there is a device: rounding, encoding and decoding give the CPU's bits, attention keeps its bounds.
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from precision.formats import AnyFormat
+    from precision.policies import Policy
 
 __all__ = ["PARTS", "Report", "Result", "Task", "environment", "tasks", "verify"]
 
@@ -227,8 +228,8 @@ def tasks(
     todo: list[Task] = []
     if "casts" in parts:
         for fmt in formats:
-            for name in _policies(fmt):
-                call = functools.partial(_casts, fmt.name, name, deep and name == "saturate")
+            for name, policy in _judged(fmt).items():
+                call = functools.partial(_casts, fmt.name, policy, deep and name == "saturate")
                 todo.append(Task("casts", fmt.name, call))
     if "silicon" in parts:
         every = range(silicon.CHUNKS)
@@ -255,6 +256,18 @@ def tasks(
     return todo
 
 
+def _judged(fmt: AnyFormat) -> dict[str, Any]:
+    """The policies that casts are judged under: those with a name, and flushing, which no name has.
+
+    What is flushed are the subnormals of float32 inputs, too, so not of formats that only float64 holds.
+    """
+    import precision as P
+
+    flushing = {"flush": P.Policy(overflow="infinity", subnormals="flush")}
+    flushes = isinstance(fmt, P.Format) and fmt.mantissa_bits <= 23
+    return {name: name for name in _policies(fmt)} | (flushing if flushes else {})
+
+
 def _policies(fmt: AnyFormat) -> dict[str, Any]:
     """The named policies that differ in a format."""
     import precision as P
@@ -265,10 +278,11 @@ def _policies(fmt: AnyFormat) -> dict[str, Any]:
     return {name: policy for policy, name in found.items()}
 
 
-def _casts(fmt: str, policy: str, deep: bool) -> list[Result]:
+def _casts(fmt: str, policy: Policy | str, deep: bool) -> list[Result]:
     import properties
+    from properties.subjects import Ours
 
-    subject = properties.load("ours" if policy == "saturate" else f"ours/{policy}")
+    subject = Ours(policy)
     results = []
     for v in properties.judge(subject, formats=[fmt], deep=deep):
         example = v.counterexample.as_dict() if v.counterexample else None

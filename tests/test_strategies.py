@@ -91,7 +91,7 @@ def test_bad_arguments_are_refused_with_a_remedy() -> None:
         strategies.codes("float8_e4m3fm")
     with pytest.raises(InvalidArgument, match="dtype is int32; patterns are drawn for float16, float32, float64"):
         strategies.near_ties("float8_e4m3fn", dtype=np.int32)
-    with pytest.raises(InvalidArgument, match="dtype is >f4; patterns are drawn for .* in native byte order"):
+    with pytest.raises(InvalidArgument, match=r"dtype is >f4; patterns are drawn for .* in native byte order"):
         strategies.inputs("float8_e4m3fn", dtype=">f4")
     with pytest.raises(InvalidArgument, match="must satisfy 0 <= min_size <= max_size"):
         strategies.arrays(strategies.float32_patterns(), min_size=3, max_size=2)

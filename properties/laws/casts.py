@@ -26,6 +26,7 @@ properties.laws.Broken: rounding.ties_go_to_even[float8_e4m3fn]: A tie between t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ from properties.laws._grid import (
     MIRROR,
     NAN_PATTERNS,
     all_codes,
+    answer,
     around,
     below,
     code_text,
@@ -53,6 +55,7 @@ from properties.laws._grid import (
     same,
     signed,
     some_codes,
+    value_text,
     values_of,
     wide,
 )
@@ -78,16 +81,8 @@ _IEEE = "IEEE 754-2019 4.3"
 # --- Asking and refusing --------------------------------------------------------------------------------------------
 
 
-def _answer(y: Any) -> Array:
-    """What a subject gave, as an array: torch's tensors too, whose bfloat16 and float8 NumPy lacks, as float64."""
-    if hasattr(y, "detach"):
-        y = y.detach().cpu()
-        y = y.double().numpy() if y.is_floating_point() else y.numpy()
-    return np.asarray(y)
-
-
 def _round(subject: Codec, x: Array, fmt: AnyFormat, rounding: str) -> Floats:
-    y = _answer(subject.round(x.copy(), fmt, rounding))  # a copy: a subject that works in place must not hide it
+    y = answer(subject.round(x.copy(), fmt, rounding))  # a copy: a subject that works in place must not hide it
     if y.shape != x.shape:
         raise Broken(
             where=f"an array of shape {x.shape}",
@@ -142,13 +137,19 @@ def _welcome(x: Array, fmt: AnyFormat, policy: Policy) -> Array:
 # --- Codes ----------------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=32)
+def _exact_values(fmt: AnyFormat) -> Floats:
+    """What `all_codes` mean, whoever is judged."""
+    return np.array([float(exact.decode(int(code), fmt)) for code in all_codes(fmt)])
+
+
 @law("decoding", source="the format's row in precision.formats")
 def every_code_decodes_right(subject: Codec, fmt: AnyFormat | str) -> None:
     """Every code decodes to the value its bits say."""
     fmt = P.get_format(fmt)
     decode = _offers(subject, "decode")
-    codes = all_codes(fmt)
-    got, expected = wide(_answer(decode(codes, fmt))), np.array([float(exact.decode(int(code), fmt)) for code in codes])
+    codes, expected = all_codes(fmt), _exact_values(fmt)
+    got = wide(answer(decode(codes, fmt)))
     require_codes(same(got, expected), codes, got, expected, fmt)
 
 
@@ -163,9 +164,9 @@ def decode_encode_is_identity(subject: Codec, fmt: AnyFormat | str, rounding: st
         given = values.astype(x.dtype)
     kept = (given.astype(np.float64) == values) & (np.isfinite(values) | (policy.infinity == "infinity"))
     if policy.subnormals != "keep":
-        kept &= (np.abs(values) >= fmt.smallest_normal) | (values == 0)
+        kept &= (np.abs(values) >= max(fmt.smallest_normal, float(np.finfo(x.dtype).smallest_normal))) | (values == 0)
     codes, given = codes[kept], given[kept]
-    got = _answer(encode(given, fmt, rounding))
+    got = answer(encode(given, fmt, rounding))
     require_codes(got == codes, codes, got, codes, fmt, rounding)
 
 
@@ -175,7 +176,7 @@ def encode_agrees_with_round(subject: Codec, fmt: AnyFormat | str, rounding: str
     fmt = P.get_format(fmt)
     encode = _offers(subject, "encode")
     x = _welcome(x, fmt, subject.policy(fmt))
-    got, expected = values_of(_answer(encode(x, fmt, rounding)), fmt), _round(subject, x, fmt, rounding)
+    got, expected = values_of(answer(encode(x, fmt, rounding)), fmt), _round(subject, x, fmt, rounding)
     require(same(got, expected), x, got, expected, fmt, rounding)
 
 
@@ -188,7 +189,7 @@ def nan_has_the_code_of_the_policy(subject: Codec, fmt: AnyFormat | str, roundin
     code = fmt.all_ones_nan_code if policy.nan.startswith("all_ones") else fmt.quiet_nan_code
     sign = np.signbit(x) & policy.nan.endswith("signed")
     expected = np.where(sign, np.uint64(fmt.sign_mask | (code or 0)), np.uint64(code or 0))
-    got = _answer(encode(x, fmt, rounding)).astype(np.uint64)
+    got = answer(encode(x, fmt, rounding)).astype(np.uint64)
     right = got == expected
     require(right, x, got, expected, fmt, rounding, "as codes", text=lambda c: code_text(int(c), fmt))
 
@@ -336,10 +337,11 @@ def idempotent(subject: Codec, fmt: AnyFormat | str, rounding: str, x: Array) ->
 )
 def powers_of_two_pass_through(subject: Codec, fmt: AnyFormat | str, rounding: str, x: Array) -> None:
     """Among normal numbers, scaling by a power of two before rounding is scaling after it."""
-    fmt = P.get_format(fmt)
-    good = _in_range(x, fmt, subject.policy(fmt))
+    fmt, every = P.get_format(fmt), x
     info = np.finfo(x.dtype)
-    for k in (1, -3, 7):
+    for i, k in enumerate((1, -3, 7)):
+        x = every if fmt.bits <= 8 else every[i::3]  # of many, a third for each scale
+        good = _in_range(x, fmt, subject.policy(fmt))
         with np.errstate(all="ignore"):
             scaled = np.ldexp(x, k)
             low, high = np.minimum(np.abs(x), np.abs(scaled)), np.maximum(np.abs(x), np.abs(scaled))
@@ -351,6 +353,7 @@ def powers_of_two_pass_through(subject: Codec, fmt: AnyFormat | str, rounding: s
 # --- Once -----------------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=8)  # the modes of a format, one after the other, ask for the same
 def _off_ties(fmt: AnyFormat, between: AnyFormat, dtype: Any) -> Array:
     """Inputs that are neither a tie nor a value of `fmt`, but become one when they are rounded to `between` first."""
     values = magnitude(some_codes(fmt), fmt)
@@ -362,6 +365,7 @@ def _off_ties(fmt: AnyFormat, between: AnyFormat, dtype: Any) -> Array:
         x = np.concatenate([around(points, np.zeros(0, dtype), 1), nearby.astype(dtype), (-nearby).astype(dtype)])
     low, high, _ = below(x, fmt)
     off: Array = x[(low < high) & (np.abs(wide(x)) - low != high - np.abs(wide(x)))]
+    off.setflags(write=False)
     return off
 
 
@@ -402,6 +406,40 @@ def float64_is_rounded_once(subject: Codec, fmt: AnyFormat | str, rounding: str,
         raise Unsupported(f"{subject.name} does not claim float64 inputs")
     if x.dtype == np.float64:
         _once(subject, fmt, rounding, np.float64, (P.get_format("float32"),))
+
+
+@law("rounding", source=f"{_IEEE}; 5.4.1 convertFromInt: one rounding")
+def integers_are_rounded_once(subject: Codec, fmt: AnyFormat | str, rounding: str, x: Array) -> None:
+    """An int64 is rounded directly, with no stop at float32 or float64."""
+    fmt = P.get_format(fmt)
+    if "int64" not in getattr(subject, "inputs", ("float32",)):
+        raise Unsupported(f"{subject.name} does not claim int64 inputs")
+    if x.dtype != np.float32:
+        return
+    values = magnitude(some_codes(fmt), fmt)
+    with np.errstate(over="ignore"):
+        points = np.concatenate([values, values[:-1] / 2 + values[1:] / 2])
+    points = np.unique(points[(points < 2.0**62) & (points == np.floor(points))])
+    points = np.concatenate([points[:20], points[:: points.size // 40 | 1], 2.0 ** np.arange(40, 62, 3)])
+    near = (points.astype(np.int64)[:, None] + np.array([-1, 0, 1])).ravel()
+    whole = np.unique(np.concatenate([near, -near, np.array([2**63 - 1, -(2**63)])]))
+    policy = subject.policy(fmt)
+    expected = exact.round(whole, fmt, rounding=rounding, policy=policy, source="float64", result="value")
+    got = _round(subject, whole, fmt, rounding)
+    right = same(got, expected)
+    if not right.all():
+        wrong = np.flatnonzero(~right)
+        i = int(wrong[np.lexsort((whole[wrong] < 0, np.abs(whole[wrong].astype(np.float64))))[0]])
+        raise Broken(
+            where=f"x = {whole[i]} (int64)",
+            got=value_text(got[i], fmt),
+            expected=value_text(expected[i], fmt),
+            fmt=fmt.name,
+            rounding=rounding,
+            input_bits=(int(whole[i]) % 2**64,),
+            wrong=int((~right).sum()),
+            of=right.size,
+        )
 
 
 @law(
@@ -600,6 +638,6 @@ def rounds_up_as_often_as_the_fraction_says(subject: Codec, fmt: AnyFormat | str
         low, high, _ = below(x2, fmt)
         fraction = np.divide(np.abs(wide(x2)) - low, high - low, out=np.zeros(x2.shape), where=high > low)
         up = np.floor(np.ldexp(fraction, bits)) + random >= 1 << bits
-        y = wide(_answer(apply(x2, fmt, random, bits)))
+        y = wide(answer(apply(x2, fmt, random, bits)))
         expected = signed(np.where(up, high, low), x2, fmt)
         require(same(y, expected), x2, y, expected, fmt, rounding, f"with {bits} random bits")

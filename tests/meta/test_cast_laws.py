@@ -136,6 +136,11 @@ BUGS = {
     "double rounding through float16": Bug("float8_e4m3fn", {"round": through("float16")}, "float32_is_rounded_once"),
     "double rounding through bfloat16": Bug("float8_e5m2", {"round": through("bfloat16")}, "float32_is_rounded_once"),
     "double rounding through float32": Bug("float8_e4m3fn", {"round": through("float32")}, "float64_is_rounded_once"),
+    "integers through float32": Bug(
+        "bfloat16",
+        {"round": lambda right, x, *how: right.round(x.astype(np.float32) if x.dtype == np.int64 else x, *how)},
+        "integers_are_rounded_once",
+    ),
     "subnormals flushed": Bug(
         "float8_e5m2",
         {"round": instead(lambda x: np.abs(x) < 2.0**-14, lambda x, y: y * 0)},
