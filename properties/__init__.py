@@ -1,4 +1,4 @@
-"""Laws that number formats, casts and attention must obey, for us and for anyone else.
+"""Laws that number formats, casts, arithmetic, products and attention must obey, for us and for anyone else.
 
 A *subject* (`properties.subjects`) is judged by *laws* (`properties.laws`): plain functions, each named as a claim. Run
 them from here, from pytest (`pytest --pyargs properties.suite --subject mylib.adapter:codec`) or with `halfulp verify`.
@@ -29,13 +29,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from properties.kinds import KINDS, kind_named, kind_of, kinds
 from properties.laws import Broken, Case, Law, Unsupported, Verdict, laws, outcome
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from precision.formats import AnyFormat
     from properties.laws.casts import critical_inputs
+    from properties.operators import Arithmetic, Dot
     from properties.subjects import Codec, from_function, load
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
     "verdict",
 ]
 
-CAST_FAMILIES = ("decoding", "encoding", "rounding", "stochastic")
+CAST_FAMILIES = KINDS["casts"].families
 """The families of laws that a codec is judged by."""
 
 _LAZY = {"critical_inputs": "laws.casts", "from_function": "subjects", "load": "subjects"}
@@ -75,13 +75,13 @@ def matches(pattern: str, law_id: str) -> bool:
 
 
 def cases(
-    subject: Codec,
+    subject: Codec | Arithmetic | Dot,
     *,
     formats: Iterable[AnyFormat | str] | None = None,
     roundings: Iterable[str] | None = None,
     only: str = "*",
 ) -> list[Case]:
-    """Every law on casts in every format and mode in which the subject makes it meaningful, format by format.
+    """Every law in every format and mode in which the subject makes it meaningful, format by format.
 
     `formats` and `roundings` narrow what the subject offers, `only` is a pattern on law ids without their case
     ("rounding.*"). Raises ValueError for a format or mode that the subject does not offer, for empty ones, and where
@@ -89,11 +89,13 @@ def cases(
     """
     import precision as P
 
-    every = [law for family in CAST_FAMILIES for law in laws(family).values()]
+    mine = kinds(subject)
+    about = " or ".join(kind.name for kind in mine)
+    every = [law for kind in mine for family in kind.families for law in laws(family).values()]
     if not any(matches(only, law.id) for law in every):
         near = difflib.get_close_matches(only, [law.id for law in every], n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"no law on casts is called {only!r}: {hint}there are {', '.join(law.id for law in every)}")
+        raise ValueError(f"no law on {about} is called {only!r}: {hint}there are {', '.join(law.id for law in every)}")
     offered = [P.get_format(fmt) for fmt in subject.formats]
     chosen = offered if formats is None else [P.get_format(fmt) for fmt in formats]
     if not chosen:
@@ -104,7 +106,8 @@ def cases(
     wanted = None if roundings is None else list(roundings)
     if wanted == []:
         raise ValueError(f"no rounding to judge {subject.name} in: name some, or leave roundings out")
-    modes_offered = {mode for fmt in offered for mode in subject.roundings(fmt)}
+    of = getattr(subject, "roundings", lambda fmt: ("nearest_even",))
+    modes_offered = {mode for fmt in offered for mode in of(fmt)}
     for mode in wanted or ():
         if mode not in modes_offered:
             raise ValueError(
@@ -112,13 +115,9 @@ def cases(
             )
     found: list[Case] = []
     for fmt in chosen:
-        policy = subject.policy(fmt)
-        found += [Case(law, fmt, "") for law in laws("decoding").values()]
-        for rounding in subject.roundings(fmt):
-            if wanted is None or rounding in wanted:
-                families = ("stochastic",) if rounding == "stochastic" else ("rounding", "encoding")
-                those = [law for family in families for law in laws(family).values()]
-                found += [Case(law, fmt, rounding) for law in those if law.applies(fmt, rounding, policy)]
+        modes = [mode for mode in of(fmt) if wanted is None or mode in wanted]
+        for kind in mine:
+            found += kind.cases(subject, fmt, modes)
     kept = [case for case in found if matches(only, case.law.id)]
     if not kept:
         modes = sorted(modes_offered if wanted is None else wanted)
@@ -129,40 +128,29 @@ def cases(
     return kept
 
 
-def inputs(subject: Codec, fmt: AnyFormat | str, *, deep: bool = False, seed: int = 0) -> list[NDArray[Any]]:
-    """The inputs of one format: the critical ones and some drawn evenly over bit patterns (2^20 if deep, else 2^12).
+def inputs(subject: Codec | Arithmetic | Dot, case: Case, *, deep: bool = False, seed: int = 0) -> list[Any]:
+    """What a law is called with in a case, one after the other: all that matter and some drawn at random from `seed`.
 
-    One array per input dtype that the subject claims; of formats over 8 bits only the first dtype, unless deep.
+    For casts: arrays of inputs, one for each dtype that the subject claims; for arithmetic: operands of shape (3, n);
+    for dots: pairs of matrices. Many more if `deep`.
     """
-    import numpy as np
-
-    import precision as P
-    from properties.laws.casts import critical_inputs, random_inputs
-
-    claimed = getattr(subject, "inputs", ("float32",))
-    if P.get_format(fmt).bits > 8 and not deep:
-        claimed = claimed[:1]
-    count = 1 << (20 if deep else 12)
-    return [np.concatenate([critical_inputs(fmt, d), random_inputs(count, d, seed=seed)]) for d in claimed]
+    return kind_of(case.law.id).inputs(subject, case, deep, seed)
 
 
-def verdict(case: Case, subject: Codec, xs: Iterable[NDArray[Any]]) -> Verdict:
+def verdict(case: Case, subject: Codec | Arithmetic | Dot, xs: Iterable[Any]) -> Verdict:
     """Whether one law holds in one case on all of `xs`; what the subject raises becomes the verdict "error"."""
-    start = time.perf_counter()
+    start, call = time.perf_counter(), kind_of(case.law.id).call
 
     def check_all() -> None:
-        if case.law.id.startswith("decoding."):
-            case.law(subject, case.fmt)
-        else:
-            for x in xs:
-                case.law(subject, case.fmt, case.rounding, x)
+        for x in [None] if case.law.id.startswith("decoding.") else xs:  # of codes, which a law brings itself
+            call(case, subject, x)
 
     found = outcome(check_all)
     return Verdict(case.law.id, str(case.fmt), case.rounding, *found, time.perf_counter() - start)
 
 
 def judge(
-    subject: Codec,
+    subject: Codec | Arithmetic | Dot,
     *,
     formats: Iterable[AnyFormat | str] | None = None,
     roundings: Iterable[str] | None = None,
@@ -171,7 +159,7 @@ def judge(
     seed: int = 0,
     progress: Callable[[int, int, Case], None] | None = None,
 ) -> Iterator[Verdict]:
-    """Judge a subject by all cast laws; yields one `Verdict` per law, format and mode, as they are found.
+    """Judge a subject by all laws of its kind; yields one `Verdict` per law, format and mode, as they are found.
 
     The inputs are every critical one of each format and some random patterns from `seed`, many if `deep`.
     `progress(done, total, case)` is called before each. Raises as `cases` does, before the first verdict.
@@ -183,8 +171,8 @@ def judge(
         for done, case in enumerate(todo):
             if progress is not None:
                 progress(done, len(todo), case)
-            if case.fmt != current:
-                current, xs = case.fmt, inputs(subject, case.fmt, deep=deep, seed=seed)
+            if (of := (kind_of(case.law.id).name, case.fmt)) != current:
+                current, xs = of, inputs(subject, case, deep=deep, seed=seed)
             yield verdict(case, subject, xs)
 
     return run()
@@ -192,7 +180,7 @@ def judge(
 
 def check(
     law: Law | str,
-    subject: Codec | str,
+    subject: Codec | Arithmetic | Dot | str,
     *,
     formats: Iterable[AnyFormat | str] | None = None,
     roundings: Iterable[str] | None = None,
@@ -200,39 +188,35 @@ def check(
 ) -> None:
     """Check one law, without pytest: raises Broken with the simplest counterexample, or returns.
 
-    `law` is a law or its id, `subject` a codec or what `load` takes. In every format and mode that the subject offers:
-    first the critical inputs, then `max_examples` arrays that Hypothesis draws near ties and over all patterns.
+    `law` is a law or its id, `subject` one of its kind or what `load` takes. In every format and mode that the subject
+    offers: first the inputs that matter, then `max_examples` that Hypothesis draws near ties and over all patterns.
     Raises Unsupported where the subject lacks what the law needs in every case, ValueError for an unknown name.
     """
     from properties.subjects import load
 
-    codec = load(subject) if isinstance(subject, str) else subject
     name = law if isinstance(law, str) else law.id
-    todo = cases(codec, formats=formats, roundings=roundings, only=name)
+    judged = load(subject, kind_named(name)) if isinstance(subject, str) else subject
+    todo = cases(judged, formats=formats, roundings=roundings, only=name)
     unsupported: list[Unsupported] = []
     for case in todo:
         try:
-            _check_case(case, codec, max_examples)
+            _check_case(case, judged, max_examples)
         except Unsupported as lacking:
             unsupported.append(lacking)
     if todo and len(unsupported) == len(todo):
         raise unsupported[0]
 
 
-def _check_case(case: Case, subject: Codec, max_examples: int) -> None:
-    if case.law.id.startswith("decoding."):
-        case.law(subject, case.fmt)
-        return
-    for x in inputs(subject, case.fmt):
-        case.law(subject, case.fmt, case.rounding, x)
-    if max_examples:
+def _check_case(case: Case, subject: Codec | Arithmetic | Dot, max_examples: int) -> None:
+    kind = kind_of(case.law.id)
+    for x in inputs(subject, case):
+        kind.call(case, subject, x)
+    if max_examples and not case.law.id.startswith("decoding."):
         import hypothesis
 
-        from properties import strategies
-
         @hypothesis.settings(max_examples=max_examples, deadline=None, database=None)
-        @hypothesis.given(strategies.inputs(case.fmt))
-        def drawn(x: NDArray[Any]) -> None:
-            case.law(subject, case.fmt, case.rounding, x)
+        @hypothesis.given(kind.drawn(case))
+        def drawn(x: Any) -> None:
+            kind.call(case, subject, x)
 
         drawn()

@@ -1,4 +1,4 @@
-"""The pytest plugin: judge a cast from the command line, and use the laws in one's own tests.
+"""The pytest plugin: judge casts, arithmetic and products from the command line, and use the laws in one's own tests.
 
     pytest --pyargs properties.suite --subject ml_dtypes
     pytest --pyargs properties.suite --subject mylib.adapter:codec --formats float8_e4m3fn --xfails-file xfails.txt
@@ -25,16 +25,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from properties.laws import Case, laws, staircase
+from properties.kinds import KINDS, kinds
+from properties.laws import Case, staircase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from properties.subjects import Codec
+    from collections.abc import Iterable
 
 _LAW = "halfulp law"  # the user property by which reports carry a case to the summary, through xdist, too
-_LINE = re.compile(r"(?P<skip>skip\s+)?(?P<pattern>[\w.*?]+(?:\[[\w*?-]+\])?)")
-_DRAWN_FAMILIES = ("rounding", "encoding")
+_LINE = re.compile(r"(?P<skip>skip\s+)?(?P<pattern>[\w.*?]+(?:\[[\w.*?-]+\])?)")
+_UNDRAWN = ("decoding", "stochastic")  # families whose laws bring all their inputs
+# The fixtures of the suite: the subject of each kind, one case, and the cases of a law in which it should hold.
+_FIXTURES = {
+    "casts": ("subject", "law_case", "drawn_law"),
+    "arithmetic": ("arithmetic", "arithmetic_case", "drawn_arithmetic"),
+    "dots": ("dot", "dot_case", "drawn_dot"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,25 +53,32 @@ class Expected:
 
 
 class Session:
-    """What the options ask for: the subject, its cases, and the failures expected of it. Made when first needed."""
+    """What the options ask for: subjects by kind, their cases, and the failures expected. Made when first needed."""
 
     def __init__(self, config: pytest.Config) -> None:
         import precision as P
         from properties import cases
-        from properties.subjects import load
 
         self.spec = _option(config, "subject") or "ours"
         try:
-            self.subject: Codec = load(self.spec)
+            self.subjects = _subjects(self.spec)
+            self.subject = next(iter(self.subjects.values()))
             names = (_option(config, "formats") or "").replace(",", " ").split()
-            every = cases(self.subject)
             self.formats = [P.get_format(name) for name in names] or [P.get_format(f) for f in self.subject.formats]
-            self.cases = cases(self.subject, formats=self.formats)
+            self.cases: dict[str, list[Case]] = {}
+            every: list[str] = []
+            known: dict[str, str] = {}
+            for kind, subject in self.subjects.items():
+                offered = [P.get_format(fmt) for fmt in subject.formats]
+                chosen = [fmt for fmt in self.formats if fmt in offered] if self.cases and names else None
+                if chosen != []:  # of the first kind all formats must be offered, of others some
+                    self.cases[kind] = cases(subject, formats=self.formats if not self.cases else chosen)
+                every += [case.id for case in cases(subject)]
+                known |= getattr(subject, "findings", {})
             path = _option(config, "xfails_file")
-            known: Mapping[str, str] = getattr(self.subject, "findings", {})
             self.expected = [Expected(pattern, False, reason, False) for pattern, reason in known.items()]
             if path:
-                self.expected = [*read_xfails(Path(path), [case.id for case in every]), *self.expected]
+                self.expected = [*read_xfails(Path(path), every), *self.expected]
         except (ValueError, TypeError) as wrong:
             raise pytest.UsageError(str(wrong)) from wrong
 
@@ -75,6 +87,17 @@ class Session:
         from properties import matches
 
         return next((e for e in self.expected if matches(e.pattern, case.id)), None)
+
+
+def _subjects(spec: str) -> dict[str, Any]:
+    """What is to be judged, by kind: of a name all that it stands for."""
+    from properties.subjects import load, named
+
+    if ":" in spec:
+        thing = load(spec)
+        return {kind.name: thing for kind in kinds(thing)}
+    found = [kind for kind in KINDS if spec in named(kind) or (spec.startswith("ours/") and kind != "dots")]
+    return {kind: load(spec, kind) for kind in found} or {"casts": load(spec)}  # which refuses it
 
 
 def read_xfails(path: Path, ids: Iterable[str]) -> list[Expected]:
@@ -134,7 +157,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         (
             "subject",
             "NAME|MODULE:OBJECT",
-            "whose casts are judged: ours (the default), ours/POLICY, ml_dtypes, torch, gfloat, or yours",
+            "whose numbers are judged: ours (the default), ours/POLICY, ml_dtypes, torch, gfloat, or yours",
         ),
         ("formats", "NAME,...", "only these formats (default: all that the subject offers)"),
         ("xfails_file", "FILE", "law ids that are expected to fail, one a line"),
@@ -193,23 +216,43 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def subject(request: pytest.FixtureRequest) -> Codec:
-    """The codec that --subject names: ours unless told otherwise."""
+def subject(request: pytest.FixtureRequest) -> Any:
+    """What --subject names, the codec if it stands for several things: ours unless told otherwise."""
     return _session(request.config).subject
+
+
+@pytest.fixture(scope="session")
+def arithmetic(request: pytest.FixtureRequest) -> Any:
+    """The arithmetic that --subject names."""
+    return _session(request.config).subjects["arithmetic"]
+
+
+@pytest.fixture(scope="session")
+def dot(request: pytest.FixtureRequest) -> Any:
+    """The products of matrices that --subject names."""
+    return _session(request.config).subjects["dots"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Those files of the suite have nothing to judge whose kind the subject is not of."""
+    if collection_path.parent != Path(__file__).parent / "suite" or not collection_path.stem.startswith("test_"):
+        return None
+    return True if collection_path.stem.removeprefix("test_") not in _session(config).cases else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`law_case`: one law in one format and mode. `drawn_law`: one law with all cases in which it should hold."""
-    if "law_case" in metafunc.fixturenames:
-        session = _session(metafunc.config)
-        metafunc.parametrize("law_case", [_param(case, session) for case in session.cases])
-    if "drawn_law" in metafunc.fixturenames:
-        session = _session(metafunc.config)
-        sound: dict[str, list[Case]] = {law.id: [] for family in _DRAWN_FAMILIES for law in laws(family).values()}
-        for case in session.cases:
-            if case.law.id in sound and session.expectation(case) is None:
-                sound[case.law.id].append(case)
-        metafunc.parametrize("drawn_law", [pytest.param(found, id=name) for name, found in sound.items() if found])
+    for kind, (_, one, drawn) in _FIXTURES.items():
+        if one in metafunc.fixturenames:
+            session = _session(metafunc.config)
+            metafunc.parametrize(one, [_param(case, session) for case in session.cases.get(kind, [])])
+        if drawn in metafunc.fixturenames:
+            session = _session(metafunc.config)
+            sound: dict[str, list[Case]] = {}
+            for case in session.cases.get(kind, []):
+                if case.law.id.partition(".")[0] not in _UNDRAWN and session.expectation(case) is None:
+                    sound.setdefault(case.law.id, []).append(case)
+            metafunc.parametrize(drawn, [pytest.param(found, id=name) for name, found in sorted(sound.items())])
 
 
 def _param(case: Case, session: Session) -> Any:
@@ -225,7 +268,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tag the tests of laws for the summary."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        case = callspec.params.get("law_case") if callspec is not None else None
+        params = callspec.params if callspec is not None else {}
+        case = next((params[one] for _, one, _ in _FIXTURES.values() if one in params), None)
         if isinstance(case, Case):
             item.user_properties.append((_LAW, f"{case.law.id} {case.fmt}"))
 
@@ -243,12 +287,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == _LAW:
                     law, _, fmt = value.partition(" ")
                     cells[law, fmt] = max(cells.get((law, fmt), "+"), symbol, key=_WORST.index)
+    for heading, kind in (("laws by format", False), ("laws by product", True)):
+        some = [(law, fmt) for law, fmt in cells if (law.partition(".")[0] == "dots") == kind]
+        if not some:
+            continue
+        columns = list(dict.fromkeys(fmt for _, fmt in some))
+        terminalreporter.section(heading)
+        for line in staircase(sorted({law for law, _ in some}), columns, lambda law, fmt: cells.get((law, fmt), " ")):
+            terminalreporter.write_line(line)
     if not cells:
         return
-    formats = list(dict.fromkeys(fmt for _, fmt in cells))
-    terminalreporter.section("laws by format")
-    for line in staircase(sorted({law for law, _ in cells}), formats, lambda law, fmt: cells.get((law, fmt), " ")):
-        terminalreporter.write_line(line)
     terminalreporter.write_line(
         "+ holds   X broken   x broken as expected   ! holds unexpectedly   - not offered or skipped"
     )

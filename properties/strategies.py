@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 import precision as P
-from properties.laws._grid import NAN_PATTERNS, magnitude
+from properties.laws._grid import NAN_PATTERNS, magnitude, values_of
+from properties.laws._operations import dtype_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from precision import AnyFormat
 
-__all__ = ["arrays", "codes", "float32_patterns", "inputs", "near_ties", "patterns", "values"]
+__all__ = ["arrays", "codes", "float32_patterns", "inputs", "near_ties", "operands", "patterns", "values"]
 
 # Trailing significand bits and exponent bits of what patterns are made of.
 _LAYOUTS = {"float16": (10, 5), "float32": (23, 8), "float64": (52, 11)}
@@ -154,3 +155,21 @@ def inputs(fmt: AnyFormat | str, *, dtype: DTypeLike = np.float32, max_size: int
     `dtype` is float16, float32 or float64. Raises InvalidArgument for another, and for an unknown format.
     """
     return arrays(st.one_of(near_ties(fmt, dtype=dtype), patterns(dtype=dtype)), dtype=dtype, max_size=max_size)
+
+
+@st.composite
+def operands(draw: DrawFn, fmt: AnyFormat | str, *, max_size: int = 12) -> NDArray[Any]:
+    """Operands of a format for arithmetic, of shape (3, n): any codes, often a few steps from each other.
+
+    float32, or float64 where that does not hold the format's values. Raises InvalidArgument for an unknown format.
+    """
+    fmt = _format(fmt)
+    size = 1 << fmt.bits
+    step = st.one_of(st.integers(0, size - 1), st.integers(-3, 3).map(lambda n: n % size))
+    near = st.tuples(step, step.map(lambda n: n ^ fmt.sign_mask), st.booleans(), st.booleans())
+    rows = []
+    for first, (a, b, close, opposite) in draw(st.lists(st.tuples(codes(fmt), near), min_size=1, max_size=max_size)):
+        second = (first + a) % size if close else a
+        rows.append((first, second, (second + b) % size if opposite else b))
+    found: NDArray[Any] = values_of(np.array(rows, np.uint64).T, fmt).astype(dtype_of(fmt))
+    return found

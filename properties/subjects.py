@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 import precision as P
+from properties.kinds import KINDS, kinds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,6 +53,7 @@ __all__ = [
     "ability",
     "from_function",
     "load",
+    "named",
 ]
 
 
@@ -61,8 +63,8 @@ class Codec(Protocol):
     A subject may also have, and is judged on them only then:
     `encode(x, fmt, rounding) -> unsigned codes`, `decode(codes, fmt) -> float32 or float64`,
     `round_stochastic(x, fmt, random_bits, bits)`; `inputs`, the input dtypes it claims to round once (("float32",)
-    where it is missing; add "float64"); `findings`, a mapping from patterns of law ids that are known to be broken to
-    what was found, which the pytest suite expects to fail.
+    where it is missing; add "float64" and "int64"); `findings`, a mapping from patterns of law ids that are known to be
+    broken to what was found, which the pytest suite expects to fail.
     """
 
     name: str
@@ -92,13 +94,13 @@ def _codes_dtype(bits: int) -> type[np.unsignedinteger[Any]]:
 class Ours:
     """`precision` itself, under any one policy."""
 
-    inputs = ("float32", "float64")
+    inputs = ("float32", "float64", "int64")
 
     def __init__(self, policy: Policy | str = "saturate") -> None:
         self._policy = policy
         self.name = "ours" if policy == "saturate" else f"ours/{policy}"
         self.version = P.__version__
-        self.formats = tuple(P.FORMATS)
+        self.formats: Sequence[AnyFormat | str] = tuple(P.FORMATS)
 
     def policy(self, fmt: AnyFormat | str) -> Policy:
         return P.get_policy(self._policy, P.get_format(fmt))
@@ -113,6 +115,8 @@ class Ours:
             return x.astype(np.float64) if fmt.mantissa_bits > 23 and x.dtype != np.float64 else x
 
     def round(self, x: Array, fmt: AnyFormat, rounding: str) -> Array:
+        if x.dtype.kind in "iu":  # not all values are integers: round_to, whose result has the dtype of x, would refuse
+            return self.decode(self.encode(x, fmt, rounding), fmt)
         rounded: Array = P.round_to(self._holding(x, fmt), fmt, rounding=rounding, policy=self._policy)
         return rounded
 
@@ -356,40 +360,64 @@ def from_function(
 
 
 SUBJECTS: dict[str, Callable[[], Any]] = {"ours": Ours, "ml_dtypes": MlDtypes, "torch": Torch, "gfloat": Gfloat}
-"""The subjects known by name. "ours/ieee" is ours under another policy."""
+"""The codecs known by name. "ours/ieee" is ours under another policy."""
 
-_REQUIRED = ("name", "version", "formats", "policy", "roundings", "round")
+_REQUIRED = {
+    "casts": ("name", "version", "formats", "policy", "roundings", "round"),
+    "arithmetic": ("name", "version", "formats", "policy", "roundings", "operations", "apply"),
+    "dots": ("name", "version", "formats", "products", "matmul"),
+}
 
 
-def load(spec: str) -> Codec:
-    """The subject of a name in `SUBJECTS`, or of "module:object" (an instance, or a callable that makes one).
+def named(kind: str) -> dict[str, Callable[..., Any]]:
+    """The subjects of a kind by name."""
+    from properties.operators import ARITHMETICS, DOTS
 
-    Raises ValueError when there is no such subject, or its library or module cannot be imported; TypeError when the
-    object lacks part of the `Codec` protocol. Both say what to do.
+    return {"casts": SUBJECTS, "arithmetic": ARITHMETICS, "dots": DOTS}[kind]
+
+
+def load(spec: str, kind: str = "casts") -> Any:
+    """The subject of a name, of one kind ("casts", "arithmetic", "dots"), or of "module:object".
+
+    The object is an instance, or a callable that makes one, of whatever kinds. Raises ValueError when there is no such
+    subject, or its library or module cannot be imported; TypeError when the object lacks part of the protocol of its
+    kind. Both say what to do.
     """
-    known = ", ".join(SUBJECTS)
+    table = named(kind)
     if ":" in spec:
         subject: Any = _import(spec)
-    elif spec.startswith("ours/"):
-        subject = Ours(spec.removeprefix("ours/"))
+        _complete(spec, subject)
+        return subject
+    if spec.startswith("ours/") and kind != "dots":
+        subject = table["ours"](spec.removeprefix("ours/"))
         subject.policy("float32")  # refuses an unknown policy here rather than in the first law
-    elif spec in SUBJECTS:
+        return subject
+    if spec in table:
         try:
-            subject = SUBJECTS[spec]()
+            return table[spec]()
         except ImportError as missing:
             raise ValueError(f"subject {spec!r} needs a package that is not installed: pip install {spec}") from missing
-    else:
-        near = difflib.get_close_matches(spec, SUBJECTS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown subject {spec!r}: {hint}known are {known}; give your own as module:object")
-    lacking = [part for part in _REQUIRED if not hasattr(subject, part)]
-    if lacking:
-        raise TypeError(
-            f"subject {spec!r} is a {type(subject).__name__} without {', '.join(lacking)}; "
-            "see properties.subjects.Codec, or wrap one function with properties.from_function"
-        )
-    found: Codec = subject
-    return found
+    near = difflib.get_close_matches(spec, table, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"unknown subject {spec!r}: {hint}known are {', '.join(table)}; give your own as module:object")
+
+
+def _complete(spec: str, subject: object) -> None:
+    """Refuse what lacks part of the protocol of its kinds: what is of none, as an incomplete codec."""
+    for kind in kinds(subject) or [KINDS["casts"]]:
+        lacking = [part for part in _REQUIRED[kind.name] if not hasattr(subject, part)]
+        if lacking:
+            raise TypeError(
+                f"subject {spec!r} is a {type(subject).__name__} without {', '.join(lacking)}; "
+                f"see {_PROTOCOLS[kind.name]}, or wrap one function with properties.from_function"
+            )
+
+
+_PROTOCOLS = {
+    "casts": "properties.subjects.Codec",
+    "arithmetic": "properties.operators.Arithmetic",
+    "dots": "properties.operators.Dot",
+}
 
 
 def _import(spec: str) -> Any:
@@ -402,7 +430,7 @@ def _import(spec: str) -> Any:
         if not hasattr(thing, part):
             raise ValueError(f"subject {spec!r}: {module!r} has no {path!r}")
         thing = getattr(thing, part)
-    if not callable(thing) or (hasattr(thing, "round") and not isinstance(thing, type)):
+    if not callable(thing) or (kinds(thing) and not isinstance(thing, type)):
         return thing
     try:
         inspect.signature(thing).bind()

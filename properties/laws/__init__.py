@@ -221,6 +221,8 @@ _MODULES = {
     "encoding": "casts",
     "rounding": "casts",
     "stochastic": "casts",
+    "arithmetic": "arithmetic",
+    "dots": "dots",
     "attention": "attention",
 }
 
