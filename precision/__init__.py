@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 from typing import Any as _Any
 
+from precision.accumulate import Accumulator, dot, matmul, sum
 from precision.arithmetic import Flags, add, convert, div, fma, mul, sqrt, sub
 from precision.codec import (
     CLASSES,
@@ -37,23 +38,26 @@ try:
 except _PackageNotFoundError:  # a bare checkout on the path
     __version__ = "0+checkout"
 
-_LAZY = ("exact", "histogram", "inspection", "tensor_cores")
+_LAZY = ("bounds", "exact", "histogram", "inspection", "tensor_cores")
 
 __all__ = [
     "CLASSES",
     "FORMATS",
     "POLICIES",
     "ROUNDINGS",
+    "Accumulator",
     "Flags",
     "Format",
     "IntFormat",
     "Policy",
     "Rounding",
     "add",
+    "bounds",
     "classify",
     "convert",
     "decode",
     "div",
+    "dot",
     "encode",
     "exact",
     "fma",
@@ -63,6 +67,7 @@ __all__ = [
     "get_policy",
     "histogram",
     "inspection",
+    "matmul",
     "mma",
     "mul",
     "next_down",
@@ -72,6 +77,7 @@ __all__ = [
     "sqrt",
     "stochastic",
     "sub",
+    "sum",
     "tensor_cores",
     "to_dtype",
     "ulp",

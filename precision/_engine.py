@@ -173,7 +173,7 @@ class Table:
     def asked(self, elements: int) -> np.ndarray[Any, Any] | None:
         """The answers, or None if so few elements asked so far that the definition is to do."""
         if self.answers is None:
-            self._missing -= elements
+            self._missing -= max(elements, 1024)  # what a call of the definition costs, however few there are
             if self._missing <= 0:
                 self.answers = self._build()
         return self.answers

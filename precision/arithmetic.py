@@ -62,7 +62,7 @@ from precision.rounding import round_to
 
 __all__ = ["Flags", "add", "convert", "div", "fma", "mul", "sqrt", "sub"]
 
-BLOCK = 1 << 14  # elements: a few float64 arrays of that size stay in a core's cache
+BLOCK = 1 << 15  # elements: a few float64 arrays of that size stay in a core's cache
 ODD_DIGITS = 51  # up to which float64 rounded to odd has two digits to spare
 SAFE = (1023 - 400) << 52, (1023 + 400) << 52  # patterns of the float64 magnitudes whose error terms are exact
 
@@ -112,8 +112,12 @@ class Task:
         # Whether float64's own nearest result is the answer.
         self.native = job.mode == "nearest_even" and digits == 53
         # The digits of the operands, and of the results, for which float32 is enough; 0 if it never is.
-        short = layout is FLOAT32 and _patterns.aligned(FLOAT32, job.fmt) and digits <= 11 and not job.random_bits
-        self.short = digits if short else 0
+        self.short = 0
+        if layout is FLOAT32 and not job.random_bits:
+            if job.fmt.name == "float32" and job.mode == "nearest_even" and operation is not FMA:
+                self.short = digits  # float32's own nearest result is the answer
+            elif digits <= 11 and _patterns.aligned(FLOAT32, job.fmt):
+                self.short = digits
         self.signed_nan = job.policy.nan.endswith("signed") or job.policy.missing_nan == "opposite_zero"
 
     @cached_property
@@ -272,7 +276,8 @@ def _flushed(u: np.ndarray[Any, Any], layout: Layout) -> Any:
 def _in_float32(task: Task, patterns: list[Any]) -> Any:
     """The float32 patterns of results that round as the exact ones do, or None where float32 cannot tell.
 
-    For operands of at most p = `task.short` digits, the format's, with 2p + 2 <= 24. What a rounding compares with are
+    float32 itself, rounded to nearest, needs no argument. Else for operands of at most p = `task.short` digits, the
+    format's, with 2p + 2 <= 24. What a rounding compares with are
     breakpoints: numbers of at most p + 1 digits. The nearest float32 is on the same side of all of them as the exact
     result, unless it is a breakpoint itself, and inexact. Now
 
@@ -303,34 +308,35 @@ def _in_float32(task: Task, patterns: list[Any]) -> Any:
     else:
         s = a * x[1] if operation is MUL else a / x[1] if operation is DIV else np.sqrt(a)
     z = s.view(np.uint32)
-    if not _usual(z, patterns, 0 if operation in (ADD, SUB, FMA) else FLOAT32.implicit):
+    if not _usual(z, patterns, 0 if operation in (ADD, SUB, FMA) or p == 24 else FLOAT32.implicit):
         return None
     if task.signed_nan and np.isnan(s).any():
         return None
     if operation is FMA or (operation in (ADD, SUB) and not mode.startswith("nearest")):
         if mode == "toward_negative" and not s.all():
             return None
-        at = np.flatnonzero(z & np.uint32((1 << (23 - p)) - 1) == 0)
+        at: Any = np.flatnonzero(z & np.uint32((1 << (23 - p)) - 1) == 0)
+        if 2 * at.size > z.size:
+            at = slice(None)
         a, b, s = (y if y.size == 1 else y[at] for y in (a, b, s))
         t = s - a
         e = (a - (s - t)) + (b - t)
-        u = s.view(np.int32)
-        away = ((u ^ e.view(np.int32)) >> 31) | 1
-        z[at] += (away * ((e != 0) & (e == e))).view(np.uint32)  # a breakpoint is even
+        away = ((s.view(np.int32) ^ e.view(np.int32)) >> 31) | 1
+        z[at] += np.where(np.abs(e) > 0, away, 0).view(np.uint32)  # a breakpoint is even; Inf and NaN have a NaN for e
     return z
 
 
 def _usual(z: Any, operands: list[Any], least: int) -> bool:
     """Whether every float32 result is finite and at least `least` in magnitude, or follows from a zero, Inf or NaN."""
-    size = z & np.uint32(FLOAT32.magnitude)
-    if size.max(initial=0) < FLOAT32.infinity and (least == 0 or size.min(initial=least) >= least):
+    apart = (z & np.uint32(FLOAT32.magnitude)) - np.uint32(least) >= np.uint32(FLOAT32.infinity - least)
+    at = np.flatnonzero(apart)
+    if not at.size:
         return True
-    apart = size - np.uint32(least) >= np.uint32(FLOAT32.infinity - least)
-    found = np.zeros(z.shape, bool)
+    found = np.zeros(at.shape, bool)
     for u in operands:
-        a = u & np.uint32(FLOAT32.magnitude)
-        found |= (a == 0) | (a >= np.uint32(FLOAT32.infinity))
-    return bool(found[apart].all())
+        a = (u if u.size == 1 else u[at]) & np.uint32(FLOAT32.magnitude)
+        found = found | (a == 0) | (a >= np.uint32(FLOAT32.infinity))
+    return bool(np.all(found))
 
 
 def _float64_patterns(u: np.ndarray[Any, Any], layout: Layout, flushes: bool) -> Any:
@@ -373,9 +379,7 @@ def _apply(
     if torch is not None and any(isinstance(x, torch.Tensor) for x in operands):
         return _torch(operation, operands, fmt, rounding, policy, result, flags, torch)
     arrays: list[Any] = [x if _is_number(x) else np.asarray(x) for x in operands]
-    dtypes = [x.dtype.newbyteorder("=") for x in arrays if not _is_number(x)]
-    layout = _common_layout([d.name for d in dtypes])
-    dtype = next((d for d in dtypes if d.name == layout.name), None) or np.dtype(layout.name)
+    layout, dtype = _common_dtype(tuple(x.dtype for x in arrays if not _is_number(x)))
     task, random = _task(operation, fmt, rounding, policy, result, layout)
     native = [_scalar(x, dtype) if _is_number(x) else x.astype(dtype, order="C", copy=False) for x in arrays]
     out = _numpy(task, [x.view(f"uint{layout.bits}") for x in native], random, flags)
@@ -422,6 +426,13 @@ def _common_layout(names: list[str]) -> Layout:
     if len(set(names)) == 1:
         return LAYOUTS[names[0]]
     return FLOAT64 if "float64" in names or not names else FLOAT32
+
+
+@cache
+def _common_dtype(dtypes: tuple[np.dtype[Any], ...]) -> tuple[Layout, np.dtype[Any]]:
+    """The layout and dtype that hold the values of all."""
+    layout = _common_layout([d.name for d in dtypes])
+    return layout, next((d.newbyteorder("=") for d in dtypes if d.name == layout.name), None) or np.dtype(layout.name)
 
 
 def _scalar(x: float, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
