@@ -104,9 +104,9 @@ def critical_inputs(fmt: AnyFormat | str, dtype: DTypeLike = np.float32) -> Arra
     """The inputs at which a cast to `fmt` can go wrong, both signs, sorted by pattern, as a read-only array of `dtype`.
 
     Every value of the format (of formats wider than 16 bits: those around each binade's edges) and every midpoint, each
-    with its neighbours at 1 and 2 steps of `dtype`; the same around max and the overflow threshold; every power of two
-    of `dtype` and its neighbours; zeros, subnormals of `dtype`, infinities, NaNs with payloads in high and low bits.
-    For float64 also points just off each midpoint by less than float32 can see.
+    with its neighbours at 1 and (of formats of up to 8 bits) 2 steps of `dtype`; the same around max and the overflow
+    threshold; every power of two of `dtype` and its neighbours; zeros, subnormals of `dtype`, infinities, NaNs with
+    payloads in high and low bits. For float64 also points just off each midpoint by less than float32 can see.
 
     `dtype` is float16, float32 or float64. Raises TypeError for another.
     """
@@ -121,7 +121,8 @@ def critical_inputs(fmt: AnyFormat | str, dtype: DTypeLike = np.float32) -> Arra
     points = np.concatenate([values, between, np.ldexp(1.0, np.arange(int(info.minexp), int(info.maxexp)))])
     with np.errstate(all="ignore"):
         centres = points[points <= float(info.max)].astype(dtype).view(uint).astype(np.int64)
-    patterns = centres[:, None] + np.arange(-2, 3)
+    reach = 2 if fmt.bits <= 8 else 1
+    patterns = centres[:, None] + np.arange(-reach, reach + 1)
     if dtype == np.float64:  # half of float32's spacing at the midpoint is 2^28 of float64's
         patterns = np.concatenate(
             [patterns, centres[:, None] + np.array([-(1 << 27), -(1 << 10), 1 << 10, 1 << 27])], axis=1
