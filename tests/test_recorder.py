@@ -319,7 +319,7 @@ def test_what_is_left_out_is_said(monkeypatch):
 
 
 def test_a_model_from_the_literature_is_said_to_be_one():
-    (found,) = record(Emulated(), ["mma.m16n8k16.f16.e5m2.e4m3.f16"]).findings
+    (found,) = record(Emulated("ada"), ["mma.m16n8k16.f16.e5m2.e4m3.f16"]).findings
     assert found.note == "the model is from: Xie et al."
 
 
