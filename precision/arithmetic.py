@@ -315,14 +315,16 @@ def _in_float32(task: Task, patterns: list[Any]) -> Any:
     if operation is FMA or (operation in (ADD, SUB) and not mode.startswith("nearest")):
         if mode == "toward_negative" and not s.all():
             return None
-        at: Any = np.flatnonzero(z & np.uint32((1 << (23 - p)) - 1) == 0)
+        breakpoints = z & np.uint32((1 << (23 - p)) - 1) == 0
+        at: Any = np.flatnonzero(breakpoints)
         if 2 * at.size > z.size:
             at = slice(None)
         a, b, s = (y if y.size == 1 else y[at] for y in (a, b, s))
         t = s - a
         e = (a - (s - t)) + (b - t)
         away = ((s.view(np.int32) ^ e.view(np.int32)) >> 31) | 1
-        z[at] += np.where(np.abs(e) > 0, away, 0).view(np.uint32)  # a breakpoint is even; Inf and NaN have a NaN for e
+        moves = (np.abs(e) > 0) & breakpoints[at]  # off an even number, not onto one; Inf and NaN have a NaN for e
+        z[at] += np.where(moves, away, 0).view(np.uint32)
     return z
 
 
