@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -572,3 +575,9 @@ F16 = {"instruction": "mma.m16n8k16.f32.f16.f16.f32", "arch": "hopper"}
 def test_refused(call: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+def test_the_page_in_docs_is_what_the_table_says() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    made = subprocess.run([sys.executable, docs / "tensor_cores.py"], capture_output=True, check=True, encoding="utf-8")
+    assert (docs / "tensor_cores.md").read_text("utf-8") == made.stdout
