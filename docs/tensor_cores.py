@@ -65,8 +65,8 @@ Not recorded, with the reason that the command prints:
 
 "measured": recorded by us as above. "published": agrees with the recordings of Khattak and Mikaitis (arXiv 2512.07004;
 a V100, A100, A2, RTX 1000 Ada, L40S and B200; replayed on 2026-11-30: 240 000 outputs, none differs). "literature":
-only described (Xie et al., MMA-Sim, arXiv 2511.10909; Fasi et al., PeerJ CS 7:e330, 2021). *emulated*: the compiler makes it
-of two float16 groups and one IEEE addition.
+only described (Xie et al., MMA-Sim, arXiv 2511.10909; Fasi et al., PeerJ CS 7:e330, 2021). *emulated*: the compiler
+makes it of two float16 groups and one IEEE addition.
 
 | architecture | instruction | operands | result | group | F | floor | significant bits | verified |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
