@@ -280,15 +280,17 @@ def _numpy(job: Job, x: np.ndarray[Any, Any], random: Any) -> np.ndarray[Any, An
     return result.view(dtype) if job.kind != "encode" else result
 
 
-def _numpy_patterns(job: Job, x: np.ndarray[Any, Any], layout: Layout, random: Any) -> np.ndarray[Any, Any]:
-    """The results, as unsigned integers, for an array whose bytes are patterns of `layout`."""
+def _numpy_patterns(
+    job: Job, x: np.ndarray[Any, Any], layout: Layout, random: Any, out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """The results, as unsigned integers, for an array whose bytes are patterns of `layout`; in `out` if given."""
     plan = _plan(job, layout)
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
     u = x.view(plan.pattern_dtype).reshape(-1)
     if plan.raises_on_nan and bool(((u & layout.magnitude) > layout.infinity).any()):
         raise _nan_refused(job)
-    out = np.empty(x.shape, plan.out_dtype)
+    out = np.empty(x.shape, plan.out_dtype) if out is None else out
     flat = out.reshape(-1)
     if u.size >= COMPILE_FROM and not job.random_bits and (fast := _numba()) is not None:
         fast.compiled(job, layout)(u, flat)

@@ -256,7 +256,7 @@ def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags:
             if task.short and raised is None and not flushes:
                 z = _in_float32(task, pieces)
                 if z is not None:
-                    flat[block] = _engine._numpy_patterns(task.job, z, FLOAT32, None)
+                    _engine._numpy_patterns(task.job, z, FLOAT32, None, flat[block])
                     continue
             patterns = [_float64_patterns(u, task.layout, flushes) for u in pieces]
             r = random[block] if task.job.random_bits else None
