@@ -281,22 +281,25 @@ def results_are_rounded_once(subject: Arithmetic, fmt: AnyFormat | str, rounding
     for operation, some, e in _finite(subject, fmt, rounding, x):
         once = e.rounded(rounding)
         away = np.minimum(np.abs(e.size - e.low / 2 - e.high / 2), np.minimum(e.size - e.low, e.high - e.size))
-        for name in ("float16", "bfloat16", "float32", "float64"):
-            between = P.get_format(name)
-            if between.mantissa_bits <= fmt.mantissa_bits:
-                continue
-            kept = (e.low < e.high) & (e.size <= between.max)
-            kept &= away <= np.maximum(np.ldexp(e.size, -between.mantissa_bits), between.smallest_subnormal)
-            twice = np.where(kept, 0.0, once)
-            twice[kept] = e[kept].through(between, fmt, rounding)
-            kept = (twice != once) & (twice <= fmt.max)
-            if not kept.any():
-                continue
-            expected, detour = (signed(y, _sign(e.negative), fmt)[kept] for y in (once, twice))
-            got = _ask(subject, operation, some[:, kept], fmt, rounding)
-            right = same(got, expected)
-            notes = [f"this is what rounding to {name} first gives"] if same(got, detour)[~right].all() else []
-            require(right, operation, some[:, kept], got, expected, fmt, rounding, *notes)
+        detours: dict[str, Floats] = {}
+        for between in map(P.get_format, ("float16", "bfloat16", "float32", "float64")):
+            if between.mantissa_bits > fmt.mantissa_bits:
+                close = (e.low < e.high) & (e.size <= between.max)
+                close &= away <= np.maximum(np.ldexp(e.size, -between.mantissa_bits), between.smallest_subnormal)
+                twice = once.copy()
+                twice[close] = e[close].through(between, fmt, rounding)
+                detours[between.name] = np.where(twice <= fmt.max, twice, once)
+        kept = np.zeros(once.shape, bool)
+        for twice in detours.values():
+            kept |= twice != once
+        if not kept.any():
+            continue
+        some, sign = some[:, kept], _sign(e.negative[kept])
+        got, expected = _ask(subject, operation, some, fmt, rounding), signed(once[kept], sign, fmt)
+        right = same(got, expected)
+        stops = [name for name, y in detours.items() if same(got, signed(y[kept], sign, fmt))[~right].all()]
+        notes = [f"this is what rounding to {' or '.join(stops)} first gives"] if stops else []
+        require(right, operation, some, got, expected, fmt, rounding, *notes)
 
 
 # --- Algebra ----------------------------------------------------------------------------------------------------------
@@ -319,13 +322,13 @@ def monotone_in_each_operand(subject: Arithmetic, fmt: AnyFormat | str, rounding
     """A larger operand never gives a smaller sum; nor a smaller product or quotient, for a positive partner."""
     fmt = P.get_format(fmt)
     v = _values(subject, fmt, x, most=1 << 8 if fmt.bits <= 8 else 1 << 6)
-    a, b = v[:, None], v[None, :]
+    a, b, divisors = v[:, None], v[None, :], v[None, v != 0]
     # The operands, along whose first axis the result rises if `rises` is positive, and falls if it is negative.
     trials: dict[str, list[tuple[list[Floats], Floats]]] = {
         "add": [([a, b], np.ones(1))],
         "sub": [([a, b], np.ones(1)), ([b, a], -np.ones(1))],
         "mul": [([a, b], np.sign(b)), ([b, a], np.sign(b))],
-        "div": [([a, b], np.sign(b)), ([b, a[v > 0]], -np.sign(b)), ([b, a[v < 0]], -np.sign(b))],
+        "div": [([a, divisors], np.sign(divisors)), ([b, a[v > 0]], -np.sign(b)), ([b, a[v < 0]], -np.sign(b))],
         "sqrt": [([a[(v > 0) | ~np.signbit(v)]], np.ones(1))],
         "fma": [([b, b[:, ::-1], a], np.ones(1)), ([a, b, b[:, ::-1]], np.sign(b))],
     }
