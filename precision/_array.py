@@ -160,10 +160,10 @@ class Recorder:
     def text(self, value: Any) -> str:
         return value.name if isinstance(value, Term) else self.constant(int(value))
 
-    def emit(self, expression: str) -> Term:
+    def emit(self, expression: str, *, real: bool = False) -> Term:
         name = f"t{len(self.lines)}"
         self.lines.append(self.assignment(name, expression))
-        return Term(name, self)
+        return Term(name, self, real)
 
     def constant(self, value: int) -> str:
         raise NotImplementedError
@@ -173,6 +173,10 @@ class Recorder:
 
     def arithmetic(self, expression: str) -> str:
         return expression
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, Term) and x.is_real
 
 
 class CudaRecorder(Recorder):
@@ -187,7 +191,7 @@ class CudaRecorder(Recorder):
         return f"const auto {name} = {expression};"
 
     def where(self, condition: Any, a: Any, b: Any) -> Term:
-        return self.emit(f"{self.text(condition)} ? {self.text(a)} : {self.text(b)}")
+        return self.emit(f"{self.text(condition)} ? {self.text(a)} : {self.text(b)}", real=_is_real(a))
 
     def float_pattern(self, integer: Any, layout: Layout) -> Term:
         if layout.bits == 64:
@@ -203,13 +207,13 @@ class CudaRecorder(Recorder):
         return self.emit(f"(int){self.text(pattern)}")
 
     def as_float(self, pattern: Any) -> Term:
-        return self.emit(f"__longlong_as_double({self.text(pattern)})")
+        return self.emit(f"__longlong_as_double({self.text(pattern)})", real=True)
 
     def as_pattern(self, x: Any) -> Term:
         return self.emit(f"__double_as_longlong({self.text(x)})")
 
     def sqrt(self, x: Any) -> Term:
-        return self.emit(f"sqrt({self.text(x)})")
+        return self.emit(f"sqrt({self.text(x)})", real=True)
 
     def function(self, parameters: list[str], result: Any) -> str:
         """The recorded lines as the function template that torch's jiterator takes."""
@@ -230,7 +234,7 @@ class NumbaRecorder(Recorder):
         return f"{'int64' if self.is_wide else 'int32'}({expression})"
 
     def where(self, condition: Any, a: Any, b: Any) -> Term:
-        return self.emit(f"{self.text(a)} if {self.text(condition)} else {self.text(b)}")
+        return self.emit(f"{self.text(a)} if {self.text(condition)} else {self.text(b)}", real=_is_real(a))
 
     def float_pattern(self, integer: Any, layout: Layout) -> Term:
         return self.emit(f"float{layout.bits}({self.text(integer)}).view(int{layout.bits})")
@@ -243,6 +247,15 @@ class NumbaRecorder(Recorder):
         self.is_wide = False
         return self.emit(f"int32({self.text(pattern)})")
 
+    def as_float(self, pattern: Any) -> Term:
+        return self.emit(f"int64({self.text(pattern)}).view(float64)", real=True)
+
+    def as_pattern(self, x: Any) -> Term:
+        return self.emit(f"float64({self.text(x)}).view(int64)")
+
+    def sqrt(self, x: Any) -> Term:
+        return self.emit(f"sqrt({self.text(x)})", real=True)
+
 
 def _operator(symbol: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
     compares = symbol[0] in "<>=!" and symbol not in ("<<", ">>")
@@ -251,16 +264,17 @@ def _operator(symbol: str, *, swapped: bool = False) -> Callable[[Any, Any], Any
         r = self.recorder
         left, right = r.text(self), r.text(other)
         expression = f"{right} {symbol} {left}" if swapped else f"{left} {symbol} {right}"
-        return r.emit(expression if compares else r.arithmetic(expression))
+        real = not compares and (self.is_real or _is_real(other))
+        return r.emit(expression if compares or real else r.arithmetic(expression), real=real)
 
     return record
 
 
 class Term:
-    """One recorded value: a name in the source being written."""
+    """One recorded value: a name in the source being written, and whether it is a floating-point number."""
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
-        self.name, self.recorder = name, recorder
+    def __init__(self, name: str, recorder: Recorder, is_real: bool = False) -> None:
+        self.name, self.recorder, self.is_real = name, recorder, is_real
 
     __hash__ = None  # type: ignore[assignment]
     __and__, __rand__ = _operator("&"), _operator("&", swapped=True)

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,25 +21,29 @@ import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from precision._array import Layout, NumbaRecorder, Term
 from precision._patterns import Job
 
+Definition = Callable[[list[Term], NumbaRecorder], Any]
+"""Records what to do with one pattern of each operand; gives the result."""
 
-def source(job: Job, layout: Layout) -> str:
-    """A Python module with the function `loop(u, out)` for arrays of unsigned patterns and results."""
+
+def source(title: str, layout: Layout, operands: int, definition: Definition) -> str:
+    """A Python module with the function `loop(u0, …, out)` for arrays of unsigned patterns and results."""
     recorder = NumbaRecorder(wide=layout.width == 64)
-    first = "int32(u[i]) & int32(0xFFFF)" if layout.bits == 16 else f"int{layout.bits}(u[i])"
-    recorder.lines.append(f"x = int{layout.width}({first})")
-    result = recorder.text(job(Term("x", recorder), layout, recorder))
+    names = [f"u{k}" for k in range(operands)]
+    for k, u in enumerate(names):
+        first = f"int32({u}[i]) & int32(0xFFFF)" if layout.bits == 16 else f"int{layout.bits}({u}[i])"
+        recorder.lines.append(f"x{k} = int{layout.width}({first})")
+    result = recorder.text(definition([Term(f"x{k}", recorder) for k in range(operands)], recorder))
     body = "\n        ".join([*recorder.lines, f"out[i] = {result}"])
     return (
-        f"# {job.kind} {layout.name} to {job.fmt.name}, {job.mode}, {job.policy}\n"
-        "from numba import njit\nfrom numpy import float32, float64, int32, int64\n\n\n"
-        f"@njit(cache=True)\ndef loop(u, out):\n    for i in range(u.size):\n        {body}\n"
+        f"# {title}\nfrom numba import njit\nfrom numpy import float32, float64, int32, int64, sqrt\n\n\n"
+        f"@njit(cache=True, error_model='numpy')\ndef loop({', '.join(names)}, out):\n"
+        f"    for i in range(out.size):\n        {body}\n"
     )
 
 
-@cache
-def compiled(job: Job, layout: Layout) -> Any:
-    """The compiled loop of a job."""
-    text = source(job, layout)
+def loop(title: str, layout: Layout, operands: int, definition: Definition) -> Any:
+    """The compiled loop over arrays of equal length."""
+    text = source(title, layout, operands, definition)
     name = "halfulp_" + hashlib.sha256(text.encode() + numba.__version__.encode()).hexdigest()[:24]
     path = _folder() / f"{name}.py"
     if not path.exists() or path.read_text() != text:
@@ -52,6 +57,13 @@ def compiled(job: Job, layout: Layout) -> Any:
     sys.modules[name] = module  # where numba looks for it when it loads the compiled code
     spec.loader.exec_module(module)
     return module.loop
+
+
+@cache
+def compiled(job: Job, layout: Layout) -> Any:
+    """The compiled loop of a job: `loop(u, out)`."""
+    title = f"{job.kind} {layout.name} to {job.fmt.name}, {job.mode}, {job.policy}"
+    return loop(title, layout, 1, lambda x, recorder: job(x[0], layout, recorder))
 
 
 @cache

@@ -62,6 +62,7 @@ from precision.rounding import round_to
 
 __all__ = ["Flags", "add", "convert", "div", "fma", "mul", "sqrt", "sub"]
 
+COMPILE_FROM = 1 << 16  # elements from which a compiled loop is worth its call
 BLOCK = 1 << 15  # elements: a few float64 arrays of that size stay in a core's cache
 ODD_DIGITS = 51  # up to which float64 rounded to odd has two digits to spare
 SAFE = (1023 - 400) << 52, (1023 + 400) << 52  # patterns of the float64 magnitudes whose error terms are exact
@@ -109,6 +110,9 @@ class Task:
         digits = job.fmt.mantissa_bits + 1
         # Whether float64 rounded to odd has enough digits (or is exact anyway).
         self.through_odd = digits + job.random_bits <= ODD_DIGITS or operation.exact(self.narrow)
+        # Whether the definition is all there is to do, so that one kernel or loop can do it.
+        nan = job.policy.nan if job.fmt.has_nan else job.policy.missing_nan
+        self.fusible = self.narrow and self.through_odd and nan != "raise"
         # Whether float64's own nearest result is the answer.
         self.native = job.mode == "nearest_even" and digits == 53
         # The digits of the operands, and of the results, for which float32 is enough; 0 if it never is.
@@ -118,6 +122,8 @@ class Task:
                 self.short = digits  # float32's own nearest result is the answer
             elif digits <= 11 and _patterns.aligned(FLOAT32, job.fmt):
                 self.short = digits
+        # Whether float32's nearest result is not, and has to be rounded to odd.
+        self.short_of_odd = operation is FMA or (operation in (ADD, SUB) and not job.mode.startswith("nearest"))
         self.signed_nan = job.policy.nan.endswith("signed") or job.policy.missing_nan == "opposite_zero"
 
     @cached_property
@@ -245,6 +251,8 @@ def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags:
     flat = out.reshape(-1)
     if task.job.random_bits:
         random = _engine._numpy_random(random, task.job.random_bits, shape).reshape(-1)
+    compiles = flat.size >= COMPILE_FROM and task.fusible and flags is None and random is None
+    compiled = _compiled_loop(task) if compiles and _engine._numba() is not None else None
     raised = None if flags is None else np.zeros((5, flat.size), bool)
     flushes = _flushes()
     with np.errstate(all="ignore"):
@@ -253,11 +261,15 @@ def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags:
             pieces = [u if u.size == 1 else u[block] for u in parts]
             if task.flush_inputs:
                 pieces = [_flushed(u, task.layout) for u in pieces]
-            if task.short and raised is None and not flushes:
+            if task.short and raised is None and not flushes and not (compiled and task.short_of_odd):
                 z = _in_float32(task, pieces)
                 if z is not None:
                     _engine._numpy_patterns(task.job, z, FLOAT32, None, flat[block])
                     continue
+            if compiled:
+                rest = flat[i:]
+                compiled(*(np.broadcast_to(u, rest.shape) if u.size == 1 else u[i:] for u in parts), rest)
+                break
             patterns = [_float64_patterns(u, task.layout, flushes) for u in pieces]
             r = random[block] if task.job.random_bits else None
             flat[block] = _block(task, patterns, r, None if raised is None else raised[:, block])
@@ -265,6 +277,15 @@ def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags:
         for f, row in zip(fields(flags), raised, strict=True):
             setattr(flags, f.name, row.reshape(shape))
     return out
+
+
+@cache
+def _compiled_loop(task: Task) -> Any:
+    """The definition as one loop, compiled by numba (the `fast` extra)."""
+    job, layout = task.job, task.layout
+    title = f"{task.operation.name} {layout.name} to {job.fmt.name}, {job.kind}, {job.mode}, {job.policy}"
+    define = lambda x, recorder: _defined(task, x, recorder, None)  # noqa: E731
+    return _engine._numba().loop(title, layout, task.operation.arity, define)
 
 
 def _flushed(u: np.ndarray[Any, Any], layout: Layout) -> Any:
@@ -312,7 +333,7 @@ def _in_float32(task: Task, patterns: list[Any]) -> Any:
         return None
     if task.signed_nan and np.isnan(s).any():
         return None
-    if operation is FMA or (operation in (ADD, SUB) and not mode.startswith("nearest")):
+    if task.short_of_odd:
         if mode == "toward_negative" and not s.all():
             return None
         breakpoints = z & np.uint32((1 << (23 - p)) - 1) == 0
@@ -474,18 +495,18 @@ def _torch(
     task, random = _task(operation, fmt, rounding, policy, result, layout)
     integer = _engine._torch_integer(torch, layout.bits)
     traced = any(_engine.is_traced(x, torch) for x in tensors)
-    if traced and not (task.narrow and task.through_odd and flags is None):
+    fusible = task.fusible and flags is None
+    if traced and not fusible:
         raise TypeError(
-            "float64 operands, results of more than 51 digits (stochastic bits counted) and flags cannot be traced: "
-            "call this outside of torch.compile, or with float32 tensors"
+            "float64 operands, results of more than 51 digits (stochastic bits counted), policies that raise and flags "
+            "cannot be traced: call this outside of torch.compile, or with float32 tensors"
         )
-    if not traced and (device.type == "cpu" or not (task.narrow and task.through_odd) or flags is not None):
+    if not traced and (device.type == "cpu" or not fusible):
         held = [torch.as_tensor(x).detach().to("cpu", dtype).resolve_neg().contiguous() for x in operands]
         arrays = [x.view(integer).numpy().view(f"uint{layout.bits}") for x in held]
         out = torch.from_numpy(_numpy(task, arrays, random, flags)).to(device)
         return out if result == "code" else out.view(integer).view(dtype)
     patterns = [torch.as_tensor(x, dtype=dtype, device=device).resolve_neg().view(integer) for x in operands]
-    _engine._check_nan_policy(task.job, tensors, traced, torch)
     if task.job.random_bits:
         shape = torch.broadcast_shapes(*(x.shape for x in patterns))
         random = _engine._torch_random(random, task.job.random_bits, shape, device, torch)

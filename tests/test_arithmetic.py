@@ -286,14 +286,24 @@ def test_shapes_dtypes_and_numbers() -> None:
 def test_large_arrays_mix_blocks_of_both_kinds() -> None:
     """Blocks that float32 can decide beside others, at the same positions as one by one."""
     rng = np.random.default_rng(5)
-    x = P.round_to(rng.standard_normal((3, 50_000)).astype(np.float32), "bfloat16")
+    x = P.round_to(rng.standard_normal((3, 90_000)).astype(np.float32), "bfloat16")
     x[:, 20_000:30_000] = rng.standard_normal((3, 10_000))
     x[:, 45_000] = np.inf
     for name, mode in itertools.product(OPERATIONS, ["nearest_even", "toward_positive"]):
         operands = x[: {"sqrt": 1, "fma": 3}.get(name, 2)]
-        whole = getattr(P, name)(*operands, "bfloat16", rounding=mode)
+        whole = getattr(P, name)(*operands, "bfloat16", rounding=mode)  # with numba, partly a compiled loop
         wide = getattr(P, name)(*operands.astype(np.float64), "bfloat16", rounding=mode)
         assert np.array_equal(whole.astype(np.float64).view(np.int64), wide.view(np.int64))
+
+
+@parametrize("n", [3, 70_000])
+def test_a_policy_may_raise_for_a_nan_that_the_operation_makes(n: int) -> None:
+    strict = P.Policy(overflow="infinity", infinity="infinity", nan="raise")
+    a, b = np.full(n, np.inf, np.float32), np.full(n, -np.inf, np.float32)
+    assert np.isinf(P.sub(a, b, "float16", policy=strict)).all()
+    for x, y in ((a, b), (torch.from_numpy(a), torch.from_numpy(b))):
+        with pytest.raises(ValueError, match="NaN"):
+            P.add(x, y, "float16", policy=strict)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler
