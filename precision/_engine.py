@@ -41,7 +41,7 @@ from precision._patterns import Job
 from precision.formats import AnyFormat, Format
 
 BLOCK = 1 << 16  # elements whose scratch arrays stay in a core's cache
-SMALL_TABLE = 1 << 17  # entries of a table that is built at once: all of formats of up to 8 bits
+SMALL_TABLE = 1 << 16  # entries of a table that is built at once, in a few milliseconds
 COMPILE_FROM = 1 << 16  # elements from which a compiled loop is worth its call
 _scratch = threading.local()
 
