@@ -11,7 +11,7 @@ Importing this module loads neither NumPy nor Hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from properties.laws import Case, laws
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
     from precision.formats import AnyFormat
 
-__all__ = ["KINDS", "Kind", "kind_named", "kind_of", "kinds"]
+__all__ = ["KINDS", "Kind", "given", "kind_named", "kind_of", "kinds"]
 
 
 class Kind(NamedTuple):
     """One kind: its name, as "no law on casts ..." has it, the families of its laws, and the method it is known by.
 
+    Laws of the families `own` bring their inputs and are called with None for them.
     `cases(subject, fmt, modes)` are the laws with their cases in a format; `inputs(subject, case, deep, seed)` is what
     a law is called with, one after the other, `drawn(case)` the strategy of more; `call(case, subject, x)` calls it.
     """
 
     name: str
     families: tuple[str, ...]
+    own: tuple[str, ...]
     method: str
     cases: Callable[[Any, AnyFormat, Sequence[str]], list[Case]]
     inputs: Callable[[Any, Case, bool, int], list[Any]]
@@ -75,7 +77,7 @@ def _drawn_cast(case: Case) -> SearchStrategy[Any]:
 
 
 def _call_cast(case: Case, subject: Any, x: Any) -> None:
-    if case.law.id.startswith("decoding."):  # of codes: it brings them itself
+    if x is None:
         case.law(subject, case.fmt)
     else:
         case.law(subject, case.fmt, case.rounding, x)
@@ -110,15 +112,16 @@ def _call_arithmetic(case: Case, subject: Any, x: Any) -> None:
 
 
 def _dots(subject: Any, fmt: AnyFormat, modes: Sequence[str]) -> list[Case]:
-    those = [product for product in subject.products if product.a == fmt]
-    return [Case(law, product, "") for product in those for law in laws("dots").values() if law.applies(product)]
+    products = [product for product in subject.products if product.a == fmt]
+    those = [law for family in ("dots", "accumulators") for law in laws(family).values()]
+    return [Case(law, product, "") for product in products for law in those if law.applies(product)]
 
 
 def _matrices(subject: Any, case: Case, deep: bool, seed: int) -> list[Any]:
-    """A few dozen pairs of matrices, of every family."""
+    """Pairs of matrices of every family."""
     from properties.laws.dots import matrices
 
-    return matrices(case.fmt, each=16 if deep else 2, seed=seed)
+    return matrices(case.fmt, each=16 if deep else 1, seed=seed)
 
 
 def _drawn_matrices(case: Case) -> SearchStrategy[Any]:
@@ -135,14 +138,15 @@ _EVERY = (
     Kind(
         "casts",
         ("decoding", "encoding", "rounding", "stochastic"),
+        ("decoding",),
         "round",
         _casts,
         _cast_inputs,
         _drawn_cast,
         _call_cast,
     ),
-    Kind("arithmetic", ("arithmetic",), "apply", _arithmetic, _operands, _drawn_operands, _call_arithmetic),
-    Kind("dots", ("dots",), "matmul", _dots, _matrices, _drawn_matrices, _call_dots),
+    Kind("arithmetic", ("arithmetic",), (), "apply", _arithmetic, _operands, _drawn_operands, _call_arithmetic),
+    Kind("dots", ("dots", "accumulators"), ("accumulators",), "matmul", _dots, _matrices, _drawn_matrices, _call_dots),
 )
 KINDS = {kind.name: kind for kind in _EVERY}
 
@@ -156,6 +160,12 @@ def kind_named(law_id: str) -> str:
 def kind_of(law_id: str) -> Kind:
     """The kind that a law judges, by its id."""
     return KINDS[kind_named(law_id)]
+
+
+def given(case: Case, xs: Iterable[Any]) -> Iterable[Any]:
+    """What its law is called with, of the inputs `xs`: None, once, where it brings its own."""
+    family = case.law.id.partition(".")[0]
+    return [None] if family in kind_of(family).own else xs
 
 
 def kinds(subject: object) -> list[Kind]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LAW = "halfulp law"  # the user property by which reports carry a case to the summary, through xdist, too
 _LINE = re.compile(r"(?P<skip>skip\s+)?(?P<pattern>[\w.*?]+(?:\[[\w.*?-]+\])?)")
-_UNDRAWN = ("decoding", "stochastic")  # families whose laws bring all their inputs
+_UNDRAWN = ("decoding", "stochastic", "accumulators")  # families whose laws bring all their inputs
 # The fixtures of the suite: the subject of each kind, one case, and the cases of a law in which it should hold.
 _FIXTURES = {
     "casts": ("subject", "law_case", "drawn_law"),
@@ -288,7 +288,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                     law, _, fmt = value.partition(" ")
                     cells[law, fmt] = max(cells.get((law, fmt), "+"), symbol, key=_WORST.index)
     for heading, kind in (("laws by format", False), ("laws by product", True)):
-        some = [(law, fmt) for law, fmt in cells if (law.partition(".")[0] == "dots") == kind]
+        some = [(law, fmt) for law, fmt in cells if (law.partition(".")[0] in KINDS["dots"].families) == kind]
         if not some:
             continue
         columns = list(dict.fromkeys(fmt for _, fmt in some))

@@ -21,6 +21,7 @@ from hypothesis.errors import InvalidArgument
 
 import precision as P
 from properties.laws._grid import NAN_PATTERNS, magnitude, values_of
+from properties.laws._matrices import Matrices
 from properties.laws._operations import dtype_of
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from precision import AnyFormat
+    from properties.operators import Product
 
-__all__ = ["arrays", "codes", "float32_patterns", "inputs", "near_ties", "operands", "patterns", "values"]
+__all__ = ["arrays", "codes", "float32_patterns", "inputs", "matrices", "near_ties", "operands", "patterns", "values"]
 
 # Trailing significand bits and exponent bits of what patterns are made of.
 _LAYOUTS = {"float16": (10, 5), "float32": (23, 8), "float64": (52, 11)}
@@ -173,3 +175,20 @@ def operands(draw: DrawFn, fmt: AnyFormat | str, *, max_size: int = 12) -> NDArr
         rows.append((first, second, (second + b) % size if opposite else b))
     found: NDArray[Any] = values_of(np.array(rows, np.uint64).T, fmt).astype(dtype_of(fmt))
     return found
+
+
+@st.composite
+def matrices(draw: DrawFn, product: Product, *, max_k: int = 24) -> Matrices:
+    """Small matrices of the operands of a product, of few different codes each, NaN and infinities among them.
+
+    `product` is a `properties.operators.Product`.
+    """
+    m, k, n = draw(st.integers(1, 3)), draw(st.integers(1, max_k)), draw(st.integers(1, 3))
+
+    def drawn(fmt: AnyFormat, shape: tuple[int, int]) -> NDArray[np.float64]:
+        some = draw(st.lists(codes(fmt), min_size=1, max_size=6))
+        seed = draw(st.integers(0, 1 << 16))
+        chosen = np.random.default_rng(seed).choice(np.array(some, np.uint64), shape)
+        return values_of(chosen, fmt)
+
+    return Matrices(drawn(product.a, (m, k)), drawn(product.b, (k, n)), "drawn")

@@ -223,6 +223,7 @@ _MODULES = {
     "stochastic": "casts",
     "arithmetic": "arithmetic",
     "dots": "dots",
+    "accumulators": "dots",
     "attention": "attention",
 }
 
