@@ -78,6 +78,11 @@ class Rule:
     def nearest(self) -> bool:
         return self.mode.startswith("nearest")
 
+    @property
+    def least(self) -> float:
+        """What divides every number of the format."""
+        return 2.0 ** (self.emin + 1 - self.bits)
+
     def spacing(self, magnitude: Array) -> Array:
         return power(magnitude, self.emin) * 2.0 ** (1 - self.bits)
 
@@ -185,7 +190,7 @@ class Sum:
         total, top, tops = self.joined(other), self.top(), other.top()
         if self.on_grid and other.on_grid:  # the smaller is added to the larger
             added = np.where(top < tops, self.exact + self.mean, other.exact + other.mean)
-            return total.rounded(rule, total.unit, added, np.minimum(top, tops))
+            return total.rounded(rule, np.maximum(total.unit, rule.least), added, np.minimum(top, tops))
         if self.on_grid:
             return total.rounded(rule, total.unit, other.exact + other.mean, tops)
         if other.on_grid:
@@ -215,8 +220,10 @@ class Sum:
             self.size = (self.size + worst) * UP
         self.certain = (self.certain + worst) * UP
         self.certain[top > rule.largest] = np.inf
+        self.radius[most > rule.largest] = np.inf
         if not rule.signed:
             self.certain[self.exact - self.certain < 0] = np.inf
+            self.radius[self.exact - self.certain < 0] = np.inf
         self.on_grid = True
         return self
 
@@ -228,19 +235,21 @@ def compensated(terms: Iterable[Sum], shape: tuple[int, ...], rule: Rule) -> Sum
     for x in terms:
         before, low = np.abs(total.exact) + total.certain + left, np.abs(total.exact) - total.certain - left
         total = total.joined(x)
+        unit = np.maximum(total.unit, rule.least)  # of the sums of numbers of the format
         y = x.top() + left
-        d0 = rule.worst(y, total.unit, left if x.on_grid else np.inf)
+        d0 = rule.worst(y, unit, left) if x.on_grid else rule.worst(y, total.unit)
         y = y + d0
         after = np.abs(total.exact) + total.certain + d0
-        d1 = rule.worst(after, total.unit, np.minimum(y, before))
+        d1 = rule.worst(after, unit, np.minimum(y, before))
         inexact = ~((low >= y) & dekker)
-        d2 = np.where(inexact, rule.worst(y + d1, total.unit), 0.0)
-        d3 = np.where(inexact, rule.worst(d1 + d2, total.unit), 0.0)
+        d2 = np.where(inexact, rule.worst(y + d1, unit), 0.0)
+        d3 = np.where(inexact, rule.worst(d1 + d2, unit), 0.0)
         left = (d1 + d2 + d3) * UP
         total.certain = (total.certain + d0 + d2 + d3) * UP
-        total.certain[np.maximum(y + d1, after) > rule.largest] = np.inf
         total.variance += d0**2 if rule.nearest else 0.0
         total.radius += d2 + d3 + (0.0 if rule.nearest else d0)
+        beyond = np.maximum(y + d1, after) > rule.largest
+        total.certain[beyond] = total.radius[beyond] = np.inf
     total.certain = total.certain + left
     total.radius = total.radius + left
     return total

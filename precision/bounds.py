@@ -15,7 +15,7 @@ evaluations of the product. They rest on these facts about every intermediate re
     most q/2 to nearest, by less than q otherwise, and underflow needs no term of its own. To nearest, c + x errs by at
     most |x|, because c itself is among the choices: T never outgrows A.
 3.  All terms are multiples of some power of two g, and so is every sum of them. q <= g rounds nothing; multiples of g
-    lose at most q - g toward zero. Sums that fit are thus seen to be exact: their bound is 0.
+    lose at most q - g toward zero. Sums that fit, and sums of subnormals, are thus seen to be exact: their bound is 0.
 4.  A tensor core cuts every term of a group toward zero to multiples of d = 2^(E-F) (`precision._fused`). A term t of
     lowest bit g_t loses at most min(|t|, d - g_t), and nothing if d <= g_t. E is at most that of the products, which is
     known, or that of |c|, bounded by 1; c itself is cut only where products stand more than F + 1 - bits binades above
@@ -63,7 +63,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from precision import accumulate
+from precision import accumulate, tensor_cores
 from precision._growth import UP, Array, Factor, Rule, Sum, compensated, fused
 from precision.accumulate import Accumulator
 from precision.codec import decode
@@ -158,14 +158,12 @@ def sum_bound(x: Any, accumulator: Accumulator | AnyFormat | str, axis: int = -1
     xp, (x,) = accumulate._arrays(chosen, x=x)
     if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis is {axis}, and x has {x.ndim} dimensions: a sum goes along one of them")
-    return _bound(chosen, xp.moveaxis(x, axis, -1), None)
+    return _bound(chosen, xp.moveaxis(x, axis, -1))
 
 
 def dot_bound(a: Any, b: Any, accumulator: Accumulator | TensorCore | AnyFormat | str) -> Bound:
     """Bounds on |P.dot(a, b, accumulator=accumulator) - the exact dot product|, shaped as that; as `matmul_bound`."""
-    chosen = accumulate._chosen(accumulator)
-    if isinstance(chosen, Accumulator):
-        _, (a, b) = accumulate._arrays(chosen, a=a, b=b)
+    chosen, a, b = _resolved(accumulator, a, b)
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: the last dimensions must be equal")
     return _bound(chosen, a, b)
@@ -179,14 +177,20 @@ def matmul_bound(a: Any, b: Any, accumulator: Accumulator | TensorCore | AnyForm
     accumulator. inf where an operand of the row or column is not finite, and where an intermediate result may overflow.
     NumPy arrays, or tensors on a's device; computed on the CPU, in M N K steps of some float64 operations.
     """
-    chosen = accumulate._chosen(accumulator)
-    if isinstance(chosen, Accumulator):
-        _, (a, b) = accumulate._arrays(chosen, a=a, b=b)
+    chosen, a, b = _resolved(accumulator, a, b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(
             f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: a matrix product takes (..., M, K) by (..., K, N)"
         )
     return _bound(chosen, a[..., :, None, :], b.swapaxes(-1, -2)[..., None, :, :])
+
+
+def _resolved(accumulator: Any, a: Any, b: Any) -> tuple[Accumulator | TensorCore, Any, Any]:
+    """What `matmul` makes of its arguments."""
+    chosen = accumulate._chosen(accumulator)
+    if isinstance(chosen, Accumulator):
+        return chosen, *accumulate._arrays(chosen, a=a, b=b)[1]
+    return chosen, *tensor_cores._same_place(a=a, b=b)
 
 
 def _bound(chosen: Accumulator | TensorCore, x: Any, y: Any = None) -> Bound:
@@ -211,11 +215,12 @@ def _bound(chosen: Accumulator | TensorCore, x: Any, y: Any = None) -> Bound:
         claimed = np.isfinite(a.given).all(-1) & np.isfinite(b.given).all(-1) & ~np.isnan(total.certain)
         certain = np.where(claimed, (total.certain + changed) * UP, np.inf)
         likely = np.abs(total.mean) + total.radius + sigmas * np.sqrt(total.variance) + changed
-        return certain, np.fmin(likely * UP, certain)
+        return certain, np.where(claimed, np.fmin(likely * UP, certain), np.inf)
 
     tree = isinstance(chosen, Accumulator) and chosen.order == "pairwise"
     with np.errstate(all="ignore"):  # infinities and NaN are computed with, on purpose
-        bounds = [bound[0] for bound in _in_tiles(evaluate, max(1, _TERMS // max(n, 1)) if tree else _OUTPUTS, a, b)]
+        bounds = _in_tiles(evaluate, max(1, _TERMS // max(n, 1)) if tree else _OUTPUTS, a, b)
+    bounds = [bound.reshape(bound.shape[1:]) for bound in bounds]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         bounds = [torch.from_numpy(bound).to(x.device) for bound in bounds]
