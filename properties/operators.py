@@ -160,7 +160,7 @@ class TorchArithmetic:
         self.version = str(torch.__version__)
         self.formats = ("float64", "float32", "float16", "bfloat16")
         # Seen with torch 2.13.0 and its MKL 2024.2: sqrt(2.7626114) is one ulp off.
-        mkl = device == "cpu" and torch.backends.mkl.is_available()
+        mkl = device == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         self.findings = {pattern: "MKL's square root is not always the nearest" for pattern in _MKL_ROOTS if mkl}
 
     def policy(self, fmt: AnyFormat | str) -> Policy:
@@ -316,7 +316,8 @@ class OurDot:
         self.formats: Sequence[AnyFormat | str] = _formats(found)
 
     def matmul(self, a: Array, b: Array, product: Product) -> Array:
-        result: Array = P.matmul(a, b, accumulator=product.accumulator)
+        accumulator: Any = product.accumulator
+        result: Array = P.matmul(a, b, accumulator=accumulator)
         return result if product.output is None else P.round_to(result, product.output, policy="ieee")
 
 

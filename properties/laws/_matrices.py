@@ -71,13 +71,14 @@ def _numbers(family: str, fmt: AnyFormat, shape: tuple[int, int], random: np.ran
             x[0, : len(some)] = some
         return x
     if family == "tiny":
-        return _opposite_some(fit(random.integers(0, 8, shape) * fmt.smallest_subnormal, fmt), fmt, random)
+        multiples = random.integers(0, 8, shape).astype(np.float64) * fmt.smallest_subnormal
+        return _opposite_some(fit(multiples, fmt), fmt, random)
     if family == "swamped":
-        x = np.full(shape, fit(np.array([scale]), fmt)[0])
+        x = np.full(shape, fit(np.array([scale], np.float64), fmt)[0])
         x[0, 0] = 2.0 ** ((fmt.emax - 1) // 2) if isinstance(fmt, P.Format) else fmt.max
         return x
     if family == "uniform":
-        return fit(scale * random.random(shape), fmt)
+        return fit(scale * np.asarray(random.random(shape)), fmt)
     if family == "coarse":
         return fit(random.integers(-7, 8, shape) / 4 * scale, fmt)
     return fit(scale * random.standard_normal(shape), fmt)
@@ -126,12 +127,12 @@ def fraction(n: int, e: int) -> Fraction:
 
 def multiply(subject: Dot, product: Product, a: Any, b: Any) -> Floats:
     """What the subject makes of two matrices, given as copies, in a dtype that holds them."""
-    given = []
+    given: list[Any] = []
     for x, fmt in ((a, product.a), (b, product.b)):
         dtype = dtype_of(fmt) if isinstance(fmt, P.Format) else np.float32 if fmt.bits <= 24 else np.float64
         with np.errstate(all="ignore"):
             given.append(np.array(x, dtype))
-    got = wide(answer(subject.matmul(*given, product)))
+    got = wide(answer(subject.matmul(given[0], given[1], product)))
     shape = (given[0].shape[0], given[1].shape[1])
     if got.shape != shape:
         where = f"a of shape {given[0].shape} times b of shape {given[1].shape}"

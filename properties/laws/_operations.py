@@ -20,7 +20,6 @@ Sources: IEEE 754-2019 4.3, 5.4.1; Knuth, TAOCP 2, 4.2.2 (the error of a sum).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
     Array = NDArray[Any]
+    Operands = Any  # a row for each: an array of them, or a sequence of arrays that broadcast
 
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 """The operations by name, and how many operands each takes."""
@@ -52,12 +52,13 @@ def measurable(fmt: AnyFormat) -> bool:
 # --- The exact result -------------------------------------------------------------------------------------------------
 
 
-def nearest(operation: str, operands: Sequence[Floats]) -> Floats:
+def nearest(operation: str, operands: Operands) -> Floats:
     """The float64 nearest to the exact result, or IEEE's infinity or NaN; of a zero the sign is that of nearest modes.
 
     Whatever float64 itself returns but for fma, whose product is exact.
     """
-    a, b, c = (*operands, *(np.zeros(0),) * (3 - len(operands)))
+    a = operands[0]
+    b, c = (operands[min(i, len(operands) - 1)] for i in (1, 2))
     with np.errstate(all="ignore"):
         if operation == "fma":
             product = a * b
@@ -69,14 +70,14 @@ def nearest(operation: str, operands: Sequence[Floats]) -> Floats:
         return np.asarray(compute(a, b))
 
 
-def side(operation: str, operands: Sequence[Floats], t: Floats) -> NDArray[np.float64]:
+def side(operation: str, operands: Operands, t: Floats) -> NDArray[np.float64]:
     """A number with the sign of (exact result - t): 0 where they are equal. t has at most 25 significant bits.
 
     Of a root, t must not be negative. Meaningless where the result is infinite or NaN.
     """
     with np.errstate(all="ignore"):
         if operation == "mul":
-            return np.asarray(operands[0] * operands[1] - t)
+            return np.asarray(operands[0] * operands[1] - t, np.float64)
         if operation == "div":
             a, b = operands
             return np.asarray((a - t * b) * np.sign(b))
@@ -88,12 +89,14 @@ def side(operation: str, operands: Sequence[Floats], t: Floats) -> NDArray[np.fl
         s = a + b
         v = s - a
         error = (a - (s - v)) + (b - v)
-        return np.where(s == t, error, s - t)  # s > t implies a + b > t, since rounding is monotone and t is a float64
+        return np.asarray(
+            np.where(s == t, error, s - t)
+        )  # s > t implies a + b > t, since rounding is monotone and t is a float64
 
 
-def is_finite(operation: str, operands: Sequence[Floats]) -> Bools:
+def is_finite(operation: str, operands: Operands) -> Bools:
     """Where finite operands have a finite exact result: not x/0, nor the root of a negative number."""
-    found = np.logical_and.reduce([np.isfinite(x) for x in operands])
+    found: Bools = np.logical_and.reduce([np.isfinite(x) for x in operands])
     if operation == "div":
         found &= operands[1] != 0
     if operation == "sqrt":
@@ -118,7 +121,7 @@ class Exact:
     negative: Bools
 
     @classmethod
-    def of(cls, operation: str, operands: Sequence[Floats], fmt: AnyFormat) -> Exact:
+    def of(cls, operation: str, operands: Operands, fmt: AnyFormat) -> Exact:
         """Of operands with finite results, in a format that is `measurable`."""
         z = nearest(operation, operands)
         size, negative = np.abs(z), np.signbit(z)
@@ -139,11 +142,13 @@ class Exact:
     @property
     def exact(self) -> Bools:
         """Where the result is a value on the grid, zero included."""
-        return (self.low == self.high) & (self.low == self.size)
+        found: Bools = (self.low == self.high) & (self.low == self.size)
+        return found
 
     @property
     def tie(self) -> Bools:
-        return (self.low < self.high) & (self.half == 0)
+        found: Bools = (self.low < self.high) & (self.half == 0)
+        return found
 
     def rounded(self, rounding: str) -> Floats:
         """The magnitudes rounded on the continued grid by a mode."""
@@ -318,7 +323,7 @@ def _float(x: Fraction) -> float:
 def require(
     right: Bools,
     operation: str,
-    operands: Sequence[Floats],
+    operands: Operands,
     got: Floats,
     expected: Floats | str,
     fmt: AnyFormat,
@@ -353,7 +358,7 @@ def require(
     )
 
 
-def _simplest(wrong: Bools, operands: Sequence[Floats]) -> int:
+def _simplest(wrong: Bools, operands: Operands) -> int:
     """The index of the wrong operands that are easiest to read: numbers, few significand bits, near 1, positive."""
     where = np.flatnonzero(wrong)
     hard, specials, negative = (np.zeros(where.size) for _ in range(3))

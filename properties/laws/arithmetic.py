@@ -1,6 +1,6 @@
 """Laws of arithmetic: where the results of add, sub, mul, div, sqrt and fma in a format must land.
 
-Each law is called as `law(subject, fmt, rounding, x)` with a `properties.subjects.Arithmetic`, a format, a rounding
+Each law is called as `law(subject, fmt, rounding, x)` with a `properties.operators.Arithmetic`, a format, a rounding
 mode and operands: an array of shape (3, n) of values of the format (`operands` has those that matter), of which an
 operation takes the first one, two or three rows. It judges all operations that it speaks about and the subject offers.
 Answers are compared by bits: the sign of zero counts; NaN is compared by class.
@@ -36,7 +36,7 @@ properties.laws.Broken: arithmetic.fma_adds_to_the_exact_product[float8_e4m3fn]:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,11 +61,12 @@ if TYPE_CHECKING:
 
     from precision.formats import AnyFormat
     from precision.policies import Policy
-    from properties.subjects import Arithmetic
+    from properties.operators import Arithmetic
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
     Array = NDArray[Any]
+    Operands = Any  # a row for each: an array of them, or a sequence of arrays that broadcast
 
 __all__ = ["operands"]
 
@@ -85,7 +86,7 @@ def _offered(subject: Arithmetic, fmt: AnyFormat, *wanted: str) -> list[str]:
     return found
 
 
-def _ask(subject: Arithmetic, operation: str, x: Sequence[Floats], fmt: AnyFormat, rounding: str) -> Floats:
+def _ask(subject: Arithmetic, operation: str, x: Operands, fmt: AnyFormat, rounding: str) -> Floats:
     """What the subject makes of operands, given as copies, in a dtype that holds them."""
     with np.errstate(all="ignore"):
         arrays = [np.array(part, dtype_of(fmt)) for part in np.broadcast_arrays(*x)]
@@ -104,7 +105,7 @@ def _ask(subject: Arithmetic, operation: str, x: Sequence[Floats], fmt: AnyForma
 def _judge(
     subject: Arithmetic,
     operation: str,
-    x: Sequence[Floats],
+    x: Operands,
     expected: Floats,
     fmt: AnyFormat,
     rounding: str,

@@ -297,13 +297,13 @@ def blocks_are_added(subject: Dot, product: Product, x: Matrices) -> None:
 @law("dots", source="precision.bounds; Higham, 3.1: any order")
 def error_is_within_the_certain_bound(subject: Dot, product: Product, x: Matrices) -> None:
     """The result differs from the exact product by no more than its accumulator can make of it."""
-    finite = np.isfinite(x.a).all(1)[:, None] & np.isfinite(x.b).all(0)
+    finite = np.outer(np.isfinite(x.a).all(1), np.isfinite(x.b).all(0))
     a, b = np.where(np.isfinite(x.a), x.a, 0.0), np.where(np.isfinite(x.b), x.b, 0.0)
     got, limit = multiply(subject, product, x.a, x.b), _limits(product, a, b)
     right, truth = np.ones(got.shape, bool), np.zeros(got.shape, object)
     sums, _, e = exact_product(a, b)
     for i, j in np.ndindex(got.shape):
-        value = fraction(sums[i, j], e)
+        value = fraction(int(sums[i, j]), e)
         truth[i, j] = f"{_float_of(value)!r} \u00b1 {limit[i, j]:.3g}"
         if finite[i, j] and limit[i, j] < math.inf:
             error = abs(Fraction(float(got[i, j])) - value) if np.isfinite(got[i, j]) else math.inf
@@ -417,9 +417,10 @@ def a_nan_reaches_its_row_and_no_other(subject: Dot, product: Product, x: Matric
 def invalid_products_and_sums_give_nan(subject: Dot, product: Product, x: None) -> None:
     """Inf * 0 and Inf - Inf are NaN, wherever in the sum they stand."""
     inf = math.inf
+    rows: list[tuple[list[float], list[float]]]
     rows = [([inf, 1], [0, 1]), ([1, -0.0], [1, inf]), ([inf, 1, -inf], [1, 1, 1]), ([1, inf, inf], [1, 1, -inf])]
-    far = ([inf, *[0.5] * 40, -1], [1, *[1.0] * 40, inf])
-    judge_rows(subject, product, *((left, right, math.nan) for left, right in (*rows, far)))
+    rows.append(([inf, *[0.5] * 40, -1], [1, *[1.0] * 40, inf]))  # far apart
+    judge_rows(subject, product, *((left, right, math.nan) for left, right in rows))
 
 
 @law(
@@ -432,6 +433,7 @@ def invalid_products_and_sums_give_nan(subject: Dot, product: Product, x: None) 
 def an_infinity_stays_one(subject: Dot, product: Product, x: None) -> None:
     """Inf among numbers gives Inf with the sign of its product. (A compensated sum makes NaN of it: Inf - Inf.)"""
     inf = math.inf
+    rows: list[tuple[list[float], list[float], float]]
     rows = [([1, inf, -2], [1, 1, 1], inf), ([-inf, 1], [2, 1], -inf), ([-inf, 1, -inf], [-1, 1, -1], inf)]
     judge_rows(subject, product, *rows, ([*[-1.0] * 40, inf], [1.0] * 41, inf))
 
