@@ -215,6 +215,19 @@ class CudaRecorder(Recorder):
     def sqrt(self, x: Any) -> Term:
         return self.emit(f"sqrt({self.text(x)})", real=True)
 
+    def float64_of(self, pattern: Any, layout: Layout) -> Term:
+        """The float64 pattern of a float32 or bfloat16 one, by the hardware: exact, except for which NaN."""
+        self.is_wide = True
+        bits = self.text(pattern) if layout.bits == 32 else f"{self.text(pattern)} << 16"
+        return self.emit(f"__double_as_longlong((double)__int_as_float((int)({bits})))")
+
+    def odd_float32(self, pattern: Any) -> Term:
+        """The float32 pattern of a float64 one, rounded to odd: cut, and its last bit set if that lost something."""
+        x = self.emit(f"__longlong_as_double({self.text(pattern)})", real=True)
+        cut = self.emit(f"__double2float_rz({x.name})", real=True)
+        self.is_wide = False
+        return self.emit(f"__float_as_int({cut.name}) | ((double){cut.name} != {x.name} ? 1 : 0)")
+
     def function(self, parameters: list[str], result: Any) -> str:
         """The recorded lines as the function template that torch's jiterator takes."""
         lines = "\n  ".join([*self.lines, f"return (T){self.text(result)};"])

@@ -113,6 +113,9 @@ class Task:
         # Whether the definition is all there is to do, so that one kernel or loop can do it.
         nan = job.policy.nan if job.fmt.has_nan else job.policy.missing_nan
         self.fusible = self.narrow and self.through_odd and nan != "raise"
+        # Whether float32 rounded to odd has enough digits, too: CUDA has quick instructions for it.
+        in_float32 = _patterns.aligned(FLOAT32, job.fmt) and (layout is FLOAT32 or job.kind == "encode")
+        self.through_float32 = in_float32 and digits <= 22 and not job.random_bits
         # Whether float64's own nearest result is the answer.
         self.native = job.mode == "nearest_even" and digits == 53
         # The digits of the operands, and of the results, for which float32 is enough; 0 if it never is.
@@ -523,12 +526,19 @@ def _torch(
 
 def _defined(task: Task, patterns: list[Any], ops: Any, random: Any) -> Any:
     """The whole of a narrow operation, in terms that every back end has."""
+    layout, job = task.layout, task.job
     if task.flush_inputs:
-        tiny = task.layout
-        patterns = [ops.where((u & tiny.magnitude) < tiny.implicit, u & tiny.sign, u) for u in patterns]
-    wide = [_widened(u, task.layout, ops) for u in patterns]
-    z, e = nearest(task.operation, wide, True, task.job.mode, task.signed_nan, ops)
-    return task.job(z if e is None else rounded_to_odd(z, e, ops), FLOAT64, ops, random)
+        patterns = [ops.where((u & layout.magnitude) < layout.implicit, u & layout.sign, u) for u in patterns]
+    native = isinstance(ops, CudaRecorder) and not task.signed_nan
+    if native and layout.name != "float16":
+        wide = [ops.float64_of(u, layout) for u in patterns]
+    else:
+        wide = [_widened(u, layout, ops) for u in patterns]
+    z, e = nearest(task.operation, wide, True, job.mode, task.signed_nan, ops)
+    z = z if e is None else rounded_to_odd(z, e, ops)
+    if native and task.through_float32:
+        return job(ops.odd_float32(z), FLOAT32, ops, random)
+    return job(z, FLOAT64, ops, random)
 
 
 def cuda_source(task: Task) -> str:
