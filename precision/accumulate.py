@@ -68,9 +68,7 @@ class Accumulator:
     def __post_init__(self) -> None:
         fmt = get_format(self.format)
         if not isinstance(fmt, Format):
-            raise TypeError(
-                f"{fmt.name} is an integer format; integer sums are those of tensor_cores, or NumPy's own"
-            )
+            raise TypeError(f"{fmt.name} is an integer format; integer sums are those of tensor_cores, or NumPy's own")
         object.__setattr__(self, "format", fmt)  # a name, resolved
         get_policy(self.policy, fmt)
         if self.order not in ORDERS:

@@ -111,7 +111,7 @@ def gamma(n: Any, u: float) -> Any:
     """
     nu = np.asarray(_count(n) * _roundoff(u))
     with np.errstate(divide="ignore"):
-        return np.where(nu < 1, nu / np.maximum(1 - nu, 0), np.inf)[()]
+        return _plain(np.where(nu < 1, nu / np.maximum(1 - nu, 0), np.inf))
 
 
 def likely_gamma(n: Any, u: float, failure: float = FAILURE) -> Any:
@@ -128,7 +128,12 @@ def likely_gamma(n: Any, u: float, failure: float = FAILURE) -> Any:
         raise ValueError(f"failure is {failure!r}; it is a probability, more than 0 and less than 1")
     n, u = _count(n), _roundoff(u)
     sigmas = np.sqrt(2 * np.log(2 * np.maximum(n, 1) / failure)) / (1 - u)
-    return np.minimum(np.expm1(np.minimum(sigmas * np.sqrt(n) * u + n * u * u / (1 - u), 700)), gamma(n, u))[()]
+    found = np.expm1(np.minimum(sigmas * np.sqrt(n) * u + n * u * u / (1 - u), 700))
+    return _plain(np.minimum(found, gamma(n, u)))
+
+
+def _plain(x: Array) -> Any:
+    return x if x.ndim else x.item()
 
 
 def _count(n: Any) -> Any:

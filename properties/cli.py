@@ -1,6 +1,6 @@
 """The `halfulp` command: prove this machine, inspect checkpoints, look at formats and codes.
 
-    halfulp verify                                  every law on our formats, casts and attention, on this machine
+    halfulp verify                                  every law on our numbers and attention, on this machine
     halfulp inspect model.safetensors               what each format would cost a checkpoint
     halfulp formats                                 every format in one table
     halfulp show 0x7e --format float8_e4m3fn        the bits, value, neighbours and thresholds of a code
@@ -271,9 +271,9 @@ def _print_report(found: Report) -> None:
 
     console = _console()
     symbols = "✓✗–" if _encodable("✓✗–") else "+X-"
-    casts, attention = ("casts", "silicon", "cuda"), ("attention",)
-    widest = max(map(len, found.laws()), default=0) + 2 * len(found.columns(*casts))
-    for parts in (casts, attention):
+    numbers, attention = ("casts", "arithmetic", "dots", "silicon", "cuda"), ("attention",)
+    widest = max(map(len, found.laws()), default=0) + 2 * len(found.columns(*numbers))
+    for parts in (numbers, attention):
         for line in found.grid(*parts, symbols=symbols, gap=" " if widest < console.width else ""):
             text = Text(line)
             for symbol, style in zip(symbols, ("green", "bold red", "dim"), strict=True):

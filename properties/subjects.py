@@ -50,7 +50,6 @@ __all__ = [
     "OurAttention",
     "Ours",
     "Torch",
-    "ability",
     "from_function",
     "load",
     "named",
@@ -79,12 +78,6 @@ class Codec(Protocol):
 
     def round(self, x: Array, fmt: AnyFormat, rounding: str) -> Array:
         """The nearest values of `fmt` by `rounding`, in the shape of `x`, as float32 or float64."""
-
-
-def ability(subject: object, name: str) -> Callable[..., Any] | None:
-    """The optional method `name` of a subject, or None."""
-    method = getattr(subject, name, None)
-    return method if callable(method) else None
 
 
 def _codes_dtype(bits: int) -> type[np.unsignedinteger[Any]]:

@@ -1,11 +1,13 @@
-"""What a machine proves: every law on our own casts and attention, run in parallel, and the report of what was found.
+"""What a machine proves: every law on our own numbers and attention, run in parallel, and the report of what was found.
 
-`verify` runs four parts and returns a `Report`:
+`verify` runs six parts and returns a `Report`:
 
 * casts: all laws of `properties.laws.casts` in every format and mode, under every policy that has a name and flushing;
+* arithmetic: all laws of `properties.laws.arithmetic` in every format and mode, and to nearest under saturation;
+* dots: all laws of `properties.laws.dots` on accumulators of every order and every tensor core that differs;
 * silicon: the casts recorded on a real GPU (`properties.silicon`), a few chunks of each, or all 2^32 inputs;
 * attention: all laws of `properties.laws.attention` on every family of data in float16, bfloat16 and float32;
-* cuda, where there is a device: rounding, encoding and decoding give the CPU's bits, attention keeps its bounds.
+* cuda, where there is a device: casts, arithmetic and products give the CPU's bits, attention keeps its bounds.
 
 Importing this module loads neither NumPy nor torch: the work is described in one process and done in others.
 
@@ -31,8 +33,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from properties import CAST_FAMILIES
-from properties.laws import Status, law_id, laws, outcome, staircase
+from properties.kinds import KINDS
+from properties.laws import Status, Verdict, law_id, laws, outcome, staircase
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,13 +44,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "Report", "Result", "Task", "environment", "tasks", "verify"]
 
-PARTS = ("casts", "silicon", "attention", "cuda")
+PARTS = ("casts", "arithmetic", "dots", "silicon", "attention", "cuda")
 """What `verify` runs, in this order."""
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
 _COMPILED = ("bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn")  # each costs seconds of compiler
 _CUDA_PROCESSES = 8  # each holds a CUDA context of some hundred megabytes
-_FAMILIES = (*CAST_FAMILIES, "casts", *PARTS[1:])  # as the table has them
+_WRITTEN = tuple(family for kind in KINDS.values() for family in kind.families)
+_FAMILIES = (*_WRITTEN, *(part for part in PARTS if part not in _WRITTEN))  # as the table has them
 _FREED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -122,9 +125,9 @@ class Report:
         return cells
 
     def laws(self, *parts: str) -> list[str]:
-        """The laws of these parts (all if none is named), those on casts in the order they are written in."""
+        """The laws of these parts (all if none is named), those on numbers in the order they are written in."""
         names = dict.fromkeys(r.law for r in self.results if r.part in (parts or PARTS))
-        written = {law.id: i for family in CAST_FAMILIES for i, law in enumerate(laws(family).values())}
+        written = {law.id: i for family in _WRITTEN for i, law in enumerate(laws(family).values())}
         return sorted(names, key=lambda name: (_FAMILIES.index(name.partition(".")[0]), written.get(name, 0)))
 
     def columns(self, *parts: str) -> list[str]:
@@ -218,10 +221,13 @@ def tasks(
 ) -> list[Task]:
     """All the work, cut into pieces of some seconds; `cuda` says whether there is a device.
 
-    `deep` adds 2^20 drawn inputs and float64 ones to every cast under the default policy, all 2^32 inputs of every
-    recorded cast, and ten times as many attention problems.
+    `deep` adds 2^20 drawn inputs and float64 ones to every cast under the default policy, 2^16 drawn operands to the
+    arithmetic of formats over 8 bits, all 2^32 inputs of every recorded cast, ten times as many matrices and attention
+    problems.
     """
+    import precision as P
     from properties import silicon
+    from properties.operators import OurDot
 
     names = [fmt.name for fmt in formats]
     dtypes = [name for name in ATTENTION_DTYPES if name in names]
@@ -231,6 +237,15 @@ def tasks(
             for name, policy in _judged(fmt).items():
                 call = functools.partial(_casts, fmt.name, policy, deep and name == "saturate")
                 todo.append(Task("casts", fmt.name, call))
+    if "arithmetic" in parts:
+        for fmt in formats:
+            if isinstance(fmt, P.Format):
+                for policy, modes in (("ieee", P.ROUNDINGS), ("saturate", ("nearest_even",))):
+                    call = functools.partial(_arithmetic, fmt.name, policy, modes, deep)
+                    todo.append(Task("arithmetic", fmt.name, call))
+    if "dots" in parts:
+        products = [product for product in OurDot().products if product.a.name in names]
+        todo += [Task("dots", p.a.name, functools.partial(_dots, p.name, deep)) for p in products]
     if "silicon" in parts:
         every = range(silicon.CHUNKS)
         for name, row in silicon.casts().items():
@@ -283,11 +298,31 @@ def _casts(fmt: str, policy: Policy | str, deep: bool) -> list[Result]:
     from properties.subjects import Ours
 
     subject = Ours(policy)
-    results = []
-    for v in properties.judge(subject, formats=[fmt], deep=deep):
-        example = v.counterexample.as_dict() if v.counterexample else None
-        results.append(Result("casts", v.law, v.fmt, v.id, subject.name, v.status, v.detail, example))
-    return results
+    return [_result("casts", v, fmt, subject.name) for v in properties.judge(subject, formats=[fmt], deep=deep)]
+
+
+def _result(part: str, v: Verdict, column: str, subject: str) -> Result:
+    example = v.counterexample.as_dict() if v.counterexample else None
+    return Result(part, v.law, column, v.id, subject, v.status, v.detail, example)
+
+
+def _arithmetic(fmt: str, policy: str, modes: Sequence[str], deep: bool) -> list[Result]:
+    import properties
+    from properties.operators import OurArithmetic
+
+    subject = OurArithmetic(policy)
+    judged = properties.judge(subject, formats=[fmt], roundings=modes, deep=deep)
+    return [_result("arithmetic", v, fmt, subject.name) for v in judged]
+
+
+def _dots(product: str, deep: bool) -> list[Result]:
+    import properties
+    from properties.operators import OurDot
+
+    subject = OurDot()
+    subject.products = [p for p in subject.products if p.name == product]
+    fmt = subject.products[0].a.name
+    return [_result("dots", v, fmt, subject.name) for v in properties.judge(subject, formats=[fmt], deep=deep)]
 
 
 def _silicon(name: str, chunks: tuple[int, ...]) -> list[Result]:
@@ -356,7 +391,56 @@ def _cuda(fmt: str) -> list[Result]:
     codes = P.encode(x.numpy(), f)
     if f.bits <= 16:
         codes = np.arange(1 << f.bits).astype(codes.dtype)
-    return [*results, _on_both("decode", torch.from_numpy(codes), fmt, "", "")]
+    results.append(_on_both("decode", torch.from_numpy(codes), fmt, "", ""))
+    return [*results, *_operations_on_both(fmt), *_products_on_both(fmt)]
+
+
+def _operations_on_both(fmt: str) -> list[Result]:
+    """Arithmetic on tensors, in two modes."""
+    import numpy as np
+    import torch
+
+    import precision as P
+    from properties.laws.arithmetic import operands
+
+    if not isinstance(P.get_format(fmt), P.Format):
+        return []
+    law, results = "cuda.arithmetic_gives_the_bits_of_the_cpu", []
+    x = [torch.from_numpy(np.array(row)) for row in operands(fmt)]
+    for name, arity in (("add", 2), ("sub", 2), ("mul", 2), ("div", 2), ("sqrt", 1), ("fma", 3)):
+        for mode in ("nearest_even", "toward_negative"):
+            on_device, here = [t.cuda() for t in x[:arity]], x[:arity]
+            got, expected = (getattr(P, name)(*some, fmt, rounding=mode) for some in (on_device, here))
+
+            def where(i: int, name: str = name, arity: int = arity) -> str:
+                return f"{name}({', '.join(repr(row[i].item()) for row in x[:arity])})"
+
+            results.append(_compared(law, fmt, law_id(law, fmt, mode), "ours/ieee on cuda", where, expected, got))
+    return results
+
+
+def _products_on_both(fmt: str) -> list[Result]:
+    """Products of matrices on tensors."""
+    import numpy as np
+    import torch
+
+    from properties.laws.dots import matrices
+    from properties.operators import OurDot
+
+    law, ours, results = "cuda.products_give_the_bits_of_the_cpu", OurDot(), []
+    matmul: Any = ours.matmul  # its protocol is that of NumPy arrays; ours takes tensors, too
+    for product in ours.products:
+        if product.a.name != fmt:
+            continue
+        for x in matrices(product):
+            a, b = (torch.from_numpy(np.array(y, np.float32)) for y in x[:2])
+            got, expected = matmul(a.cuda(), b.cuda(), product), matmul(a, b, product)
+
+            def where(i: int, x: Any = x) -> str:
+                return f"element {i} of the product of {x.a.shape} and {x.b.shape} matrices, {x.family}"
+
+            results.append(_compared(law, fmt, law_id(law, product.name), "ours on cuda", where, expected, got))
+    return results
 
 
 def _compiled(fmt: str) -> list[Result]:
@@ -400,6 +484,16 @@ def _on_both(kind: str, x: Tensor, fmt: str, rounding: Any, policy: str, *, comp
     except Exception as error:  # noqa: BLE001 - one case must not hide the others
         return Result("cuda", law, fmt, case, subject, "error", f"{case}: {type(error).__name__}: {error}")
     dtype = str(x.dtype).removeprefix("torch.")
+    return _compared(law, fmt, case, subject, lambda i: f"x = {x[i].item()!r} ({dtype})", expected, got)
+
+
+def _compared(
+    law: str, fmt: str, case: str, subject: str, where: Callable[[int], str], expected: Tensor, got: Tensor
+) -> Result:
+    """Whether two tensors have the same bits; `where(i)` says what element i is the result of."""
+    import torch
+
+    expected, got = expected.reshape(-1), got.cpu().reshape(-1)
     size = expected.element_size()
     words = [t.contiguous().view(torch.uint8).reshape(-1, t.element_size()) for t in (expected, got)]
     wrong = (words[0] != words[1]).any(1).nonzero().reshape(-1) if expected.dtype == got.dtype else torch.arange(1)
@@ -409,13 +503,13 @@ def _on_both(kind: str, x: Tensor, fmt: str, rounding: Any, policy: str, *, comp
     bits = [int.from_bytes(bytes(w[i].tolist()), "little") for w in words] if expected.dtype == got.dtype else [0, 0]
     detail = (
         f"{case}: {subject} differs from the CPU\n"
-        f"  at        x = {x[i].item()!r} ({dtype})\n"
+        f"  at        {where(i)}\n"
         f"  got       {got[i].item()!r} ({got.dtype}, {bits[1]:#0{2 + 2 * size}x})\n"
         f"  expected  {expected[i].item()!r} ({expected.dtype}, {bits[0]:#0{2 + 2 * size}x})\n"
-        f"  wrong     {wrong.numel()} of {x.numel()}"
+        f"  wrong     {wrong.numel()} of {expected.numel()}"
     )
-    example = {"where": f"x = {x[i].item()!r} ({dtype})", "got": bits[1], "expected": bits[0]}
-    example |= {"wrong": wrong.numel(), "of": x.numel()}
+    example = {"where": where(i), "got": bits[1], "expected": bits[0]}
+    example |= {"wrong": wrong.numel(), "of": expected.numel()}
     return Result("cuda", law, fmt, case, subject, "broken", detail, example)
 
 

@@ -109,7 +109,9 @@ def test_ones_stop_where_the_spacing_is_two() -> None:
     assert P.sum(ones, accumulator=P.Accumulator("bfloat16", order="pairwise")) == 5120
     assert P.sum(ones, accumulator=P.Accumulator("bfloat16", order="kahan")) == 5120
     assert P.sum(ones, accumulator=P.Accumulator("bfloat16", order="blocked", block=64)) == 5120
-    assert P.sum(ones, accumulator=P.Accumulator("bfloat16", rounding="toward_positive")) == 2.0**46  # a binade in 128 steps
+    assert (
+        P.sum(ones, accumulator=P.Accumulator("bfloat16", rounding="toward_positive")) == 2.0**46
+    )  # a binade in 128 steps
     assert P.sum(ones, accumulator=P.Accumulator("bfloat16", rounding="toward_zero")) == 256
 
 
@@ -194,7 +196,11 @@ X = np.ones((2, 3), np.float32)
         (lambda: P.sum(X, accumulator="float32", axis=2), ValueError, "axis is 2, and x has 2 dimensions"),
         (lambda: P.sum(np.float32(1), accumulator="float32"), ValueError, "axis is -1, and x has 0 dimensions"),
         (lambda: P.matmul(X, torch.ones(3, 2), accumulator="float32"), TypeError, "a is a ndarray, b is a Tensor"),
-        (lambda: P.sum(X, accumulator="hopper.wgmma.bfloat16"), TypeError, "is a tensor core, which multiplies: use dot"),
+        (
+            lambda: P.sum(X, accumulator="hopper.wgmma.bfloat16"),
+            TypeError,
+            "is a tensor core, which multiplies: use dot",
+        ),
         (lambda: P.sum(X.astype(int), accumulator="float32"), TypeError, "dtype int64: convert it to a float dtype"),
         (
             lambda: P.matmul(X, X.T, accumulator="bfloat61"),

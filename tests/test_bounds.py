@@ -205,16 +205,149 @@ def test_many_products_stay_within_the_certain_bound(accumulator, problem):
     never_left(accumulator, problem if isinstance(accumulator, str) else problem | {"k": problem["k"] // 7})
 
 
-def test_a_float64_sum_of_short_terms_is_within_its_bound_of_the_real_one():
-    """The evaluation of a bound in float64 is paid for: terms 2^60 apart, and float64 operands."""
+def test_the_evaluation_in_float64_is_paid_for():
+    """Terms 2^60 apart, compensated sums that are better than float64's own, products that underflow."""
     rng = np.random.default_rng(5)
-    a = rng.standard_normal((3, 90)) * 2.0 ** rng.integers(-300, 300, (3, 90))
-    for accumulator in ("float64", A("float64", "kahan"), A("float64", "pairwise"), A("float32")):
+    wide = rng.standard_normal((3, 90)) * 2.0 ** rng.integers(-300, 300, (3, 90))
+    tiny = rng.standard_normal((4, 30)) * 2.0**-537
+    cases = [(wide, accumulator) for accumulator in ("float64", "float32", A("float64", "pairwise"))]
+    cases += [(tiny, accumulator) for accumulator in ("float64", A("float64", rounding="toward_positive"))]
+    for a, accumulator in [
+        *cases,
+        (rng.random((4, 400)), A("float64", "kahan")),
+        (tiny, A("float64", products="exact")),
+    ]:
         assert not leaves(P.matmul(a, a.T, accumulator=accumulator), a, a.T, matmul_bound(a, a.T, accumulator)[0]).any()
-    tiny = rng.standard_normal((4, 30)) * 2.0**-537  # products are subnormal
-    for accumulator in ("float64", A("float64", rounding="toward_positive"), A("float64", products="exact")):
-        computed = P.matmul(tiny, tiny.T, accumulator=accumulator)
-        assert not leaves(computed, tiny, tiny.T, matmul_bound(tiny, tiny.T, accumulator)[0]).any()
+
+
+# --- never left by adversaries: errors that come near the bound -----------------------------------------------------------
+
+
+def steps(accumulator: A, state: Any, x: Any) -> Any:
+    """What one term makes of a running sum (and its compensation)."""
+
+    def do(operation: Any, left: Any, right: Any) -> Any:
+        how = {"rounding": accumulator.rounding, "policy": accumulator.policy}
+        return operation(left, right, accumulator.format, **how)
+
+    total, lost = state
+    if accumulator.order != "kahan":
+        return do(P.add, total, x), np.zeros(len(x))
+    term = do(P.sub, x, lost)
+    after = do(P.add, total, term)
+    return after, do(P.sub, do(P.sub, after, total), term)
+
+
+GREEDY = [
+    A("bfloat16"),
+    A("float16", rounding="toward_zero"),
+    A("bfloat16", rounding="to_odd"),
+    A("bfloat16", "kahan"),
+    A(LITTLE, "kahan"),
+    A("bfloat16", "kahan", rounding="toward_zero"),
+    A(LITTLE, "kahan", rounding="toward_negative"),
+    A("float16", policy=P.Policy(subnormals="flush_results")),
+    A("float16", policy=P.Policy(subnormals="flush_inputs")),
+    A("float16", "kahan", policy=P.Policy(subnormals="flush")),
+]
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("accumulator", GREEDY, ids=called)
+def test_no_greedy_adversary_leaves_the_certain_bound_of_a_sum(accumulator, sign):
+    """Each term is the one of many that puts the sum farthest off, to one side."""
+    rng, fmt = np.random.default_rng(0), accumulator.format
+    scale = fmt.smallest_normal if accumulator.policy != "ieee" else 0.01
+    state, exact, x = (np.zeros(1), np.zeros(1)), 0.0, []
+    for _ in range(40):
+        terms = rng.choice([1, 1, 1, -1], 200) * scale * 2.0 ** rng.uniform(-3, 3, 200)
+        terms = P.round_to(terms, fmt if len(x) % 2 else "float32")
+        total, lost = steps(accumulator, state, terms)
+        best = int(np.argmax(sign * (total - lost * (accumulator.order == "kahan") - (exact + terms))))
+        state, exact = (total[[best]], lost[[best]]), exact + terms[best]
+        x.append(terms[best])
+        scale = max(scale, abs(exact) / 16)
+    x = np.array([x])
+    computed, ones = P.sum(x, accumulator=accumulator), np.ones((40, 1))
+    assert computed == state[0]
+    certain = sum_bound(x, accumulator).certain
+    assert not leaves(computed[:, None], x, ones, certain[:, None]).any()
+    if accumulator == A("bfloat16"):
+        assert abs(computed[0] - exact) > 0.6 * certain[0]  # it is as tight as that
+
+
+SMALL = P.Format("small", exponent_bits=4, mantissa_bits=2)
+
+
+@pytest.mark.parametrize("rounding", [*P.ROUNDINGS])
+@pytest.mark.parametrize("order", ["sequential", "pairwise", "kahan"])
+def test_every_sum_of_a_few_numbers(order, rounding):
+    """Of five terms, each one of nine numbers of three digits: exact in float64."""
+    numbers = np.array([-14, -5, -1.75, -1, 0.875, 1.25, 1.5, 6, 10])
+    x = np.stack(np.meshgrid(*5 * [numbers], indexing="ij"), -1).reshape(-1, 5)[:: 1 if order == "kahan" else 7]
+    accumulator = A(SMALL, order, rounding=rounding)
+    error = np.abs(P.sum(x, accumulator=accumulator) - x.sum(1))
+    certain = sum_bound(x, accumulator).certain
+    assert (error <= certain).all()
+    assert error.max() >= 0.4 * certain[error == error.max()].min()
+
+
+def test_a_sum_that_always_rounds_up_leaves_the_magnitudes_behind():
+    """c is far above the exact sum, and above that of the magnitudes; its spacing is that of its own binade."""
+    x = np.array([[128.0] + [0.51] * 128 + [1.01] * 100])
+    computed, certain = P.sum(x, accumulator="bfloat16"), sum_bound(x, "bfloat16").certain
+    assert computed == 256 + 2 * 100
+    assert not leaves(computed[:, None], x, np.ones((229, 1)), certain[:, None]).any()
+    assert certain < 1.1 * (computed - x.sum())
+
+
+FLOATS = [name for name in kinds() if get_accumulator(name).instruction.fraction_bits is not None]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_what_is_lost_beside_a_power_of_two(name):
+    """Negative terms, cut to nothing, leave the sum where it is while the exact one falls below the power of two."""
+    row = get_accumulator(name).instruction
+    low = max(2.0 ** -(row.fraction_bits // 2), P.get_format(row.a).smallest_normal)
+    high = 2.0**-row.fraction_bits / low * 2.0**6 * (2 - P.get_format(row.b).eps) / 2
+    a, b = np.full((1, 9 * row.k), low), np.full((9 * row.k, 1), -high)
+    a[:, : row.k], b[: row.k] = 0, 0
+    a[0, 0] = b[0, 0] = 8.0
+    if (P.round_to(b, row.b) == b).all():
+        a, b = a.astype(np.float32), b.astype(np.float32)
+        assert not leaves(P.matmul(a, b, accumulator=name), a, b, matmul_bound(a, b, name).certain).any()
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_sum_that_is_cut_beside_products_that_cancel(name):
+    core = get_accumulator(name)
+    row = core.instruction
+    most = 2.0**7 if row.accumulator == P.float16 else 2.0**30
+    x, y = (min(2.0 ** int(math.log2(fmt.max)), most) for fmt in core.operands)
+    rng = np.random.default_rng(1)
+    a, b = (data("normal", (3, 4 * row.k), fmt, rng) for fmt in core.operands)
+    a[:, 2 * row.k : 2 * row.k + 2], b[:, 2 * row.k : 2 * row.k + 2] = [x, -x], y
+    assert not leaves(P.matmul(a, b.T, accumulator=name), a, b.T, matmul_bound(a, b.T, name).certain).any()
+
+
+@pytest.mark.parametrize("name", ["hopper.cublas.float16", "volta.mma.float16", "ampere.mma.float16"])
+def test_the_exponent_of_a_product_of_a_subnormal_number(name):
+    a, b = np.float32([[2.0**-24, 2.0**-13 * (1 + 2.0**-10)]]), np.float32([[2.0**15], [2.0**-4]])
+    computed = P.matmul(a, b, accumulator=name)
+    assert computed != np.float64(a) @ np.float64(b)
+    assert not leaves(computed, a, b, matmul_bound(a, b, name).certain).any()
+
+
+@pytest.mark.parametrize("subnormals", ["flush_results", "flush_inputs", "flush"])
+def test_flushed_sums(subnormals):
+    accumulator, least = A("float16", policy=P.Policy(subnormals=subnormals)), 2.0**-14
+    for terms in ([0.9] * 20, [1.5, -1, 2, -1.5, 1.25, -1.75, 1.5] * 4, [1.0, -0.96875] * 9 + [1.0]):
+        x = np.array([terms]) * least
+        computed, ones = P.sum(x, accumulator=accumulator), np.ones((x.shape[1], 1))
+        assert not leaves(computed[:, None], x, ones, sum_bound(x, accumulator).certain[:, None]).any()
+
+
+# --- likely -----------------------------------------------------------------------------------------------------------------
 
 
 RANDOM = [*(A(name) for name in ("float32", "bfloat16", "float16", "float8_e5m2")), A("bfloat16", "pairwise")]
@@ -223,9 +356,9 @@ RANDOM += [A("float32", rounding="toward_positive"), A("float32", products="exac
 
 
 @pytest.mark.parametrize("family", ["normal", "uniform"])
-@pytest.mark.parametrize("accumulator", [*RANDOM, *kinds()], ids=lambda a: a if isinstance(a, str) else called(a))
+@pytest.mark.parametrize("accumulator", [*RANDOM, *FLOATS], ids=lambda a: a if isinstance(a, str) else called(a))
 def test_random_data_stays_within_the_likely_bound(accumulator, family):
-    a, b = operands(accumulator, family, 4, 80 if isinstance(accumulator, A) else 320, 4, 7)
+    a, b = operands(accumulator, family, 4, 80 if isinstance(accumulator, A) else 256, 4, 7)
     assert not leaves(P.matmul(a, b, accumulator=accumulator), a, b, matmul_bound(a, b, accumulator).likely).any()
 
 
@@ -266,7 +399,7 @@ def test_a_planted_accumulator_leaves_the_bound(plant):
     rng = np.random.default_rng(3)
     fmt = "bfloat16" if isinstance(runs, A) or "float16" in says else E4M3.rsplit(".", 1)[1]
     fmt = "float32" if says == "hopper.cublas.tfloat32" else fmt
-    k = 1280 if not isinstance(runs, A) else 700 if plant.startswith("sequential") else 150
+    k = 1280 if not isinstance(runs, A) else 600 if plant.startswith("sequential") else 150
     a, b = data("uniform", (2, k), fmt, rng), data("uniform", (2, k), fmt, rng).T
     given = (P.round_to(x, "tfloat32", rounding="toward_zero") for x in (a, b)) if fmt == "float32" else (a, b)
     assert leaves(P.matmul(*given, accumulator=runs), a, b, matmul_bound(a, b, says).certain).all()
@@ -383,11 +516,11 @@ def test_empty_sums_are_exact(accumulator):
 # --- shapes and libraries -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulator", ["float32", A("bfloat16", "pairwise"), A("float16", "blocked", 3), E4M3])
+@pytest.mark.parametrize("accumulator", [A("bfloat16", "pairwise"), A("float16", "blocked", 3), E4M3])
 def test_batches_broadcast_and_tiles_do_not_matter(accumulator, monkeypatch):
     rng = np.random.default_rng(0)
-    a = P.round_to(rng.standard_normal((2, 1, 3, 20), np.float32), "float8_e4m3fn")
-    b = P.round_to(rng.standard_normal((4, 20, 5), np.float32), "float8_e4m3fn")
+    a = P.round_to(rng.standard_normal((2, 1, 3, 9), np.float32), "float8_e4m3fn")
+    b = P.round_to(rng.standard_normal((4, 9, 5), np.float32), "float8_e4m3fn")
     whole = matmul_bound(a, b, accumulator)
     assert whole.certain.shape == P.matmul(a, b, accumulator=accumulator).shape == (2, 4, 3, 5)
     for i in range(2):
@@ -396,7 +529,7 @@ def test_batches_broadcast_and_tiles_do_not_matter(accumulator, monkeypatch):
             assert (one.certain == whole.certain[i, j]).all()
             assert (one.likely == whole.likely[i, j]).all()
     monkeypatch.setattr(bounds, "_OUTPUTS", 2)
-    monkeypatch.setattr(bounds, "_TERMS", 40)
+    monkeypatch.setattr(bounds, "_TERMS", 20)
     tiled = matmul_bound(a, b, accumulator)
     assert (tiled.certain == whole.certain).all()
     assert (tiled.likely == whole.likely).all()
@@ -407,7 +540,7 @@ def test_batches_broadcast_and_tiles_do_not_matter(accumulator, monkeypatch):
     ).all()
     if accumulator != E4M3:
         assert (sum_bound(a, accumulator, axis=-2).certain == sum_bound(a.swapaxes(-1, -2), accumulator).certain).all()
-        assert sum_bound(a, accumulator, axis=2).likely.shape == (2, 1, 20)
+        assert sum_bound(a, accumulator, axis=2).likely.shape == (2, 1, 9)
 
 
 def test_tensors_in_tensors_out():

@@ -23,6 +23,7 @@ import properties.verification
 from properties import silicon
 from properties.anatomy import take_apart
 from properties.cli import main
+from properties.operators import OurDot
 from properties.subjects import OurAttention, Ours
 
 HOME = Path(properties.__file__).parents[1]
@@ -384,7 +385,9 @@ def test_nothing_at_all_does_not_hold():
 
 
 def test_verify_refuses_what_it_does_not_know():
-    with pytest.raises(ValueError, match="unknown part 'cast': there are casts, silicon, attention, cuda"):
+    with pytest.raises(
+        ValueError, match="unknown part 'cast': there are casts, arithmetic, dots, silicon, attention, cuda"
+    ):
         properties.verification.verify(parts=["cast"])
     with pytest.raises(ValueError, match="jobs is 0; it must be at least 1"):
         properties.verification.verify(jobs=0)
@@ -401,6 +404,10 @@ def test_the_work_covers_every_format_policy_recording_and_dtype():
     assert set(casts.values()) == {1}
     recorded = [t.call.args[0] for t in todo if t.part == "silicon"]
     assert sorted(recorded) == sorted([*silicon.casts(), *silicon.tables()])
+    arithmetic = {(t.column, t.call.args[1]) for t in todo if t.part == "arithmetic"}
+    floats = [f.name for f in P.formats() if isinstance(f, P.Format)]
+    assert arithmetic == {(name, policy) for name in floats for policy in ("ieee", "saturate")}
+    assert [t.call.args[0] for t in todo if t.part == "dots"] == [p.name for p in OurDot().products]
     assert {t.column for t in todo if t.part == "attention"} == {"float16", "bfloat16", "float32"}
     assert not any(t.part == "cuda" for t in todo)
     on_cuda = properties.verification.tasks(P.formats(), cuda=True)
@@ -432,8 +439,9 @@ def test_the_same_bits_hold(fmt, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
     results = cuda_results(fmt)
     assert [r for r in results if not r.ok] == []
-    kinds = {"round_to", "encode", "decode"}
-    assert {r.law for r in results} == {f"cuda.{kind}_gives_the_bits_of_the_cpu" for kind in kinds}
+    kinds = {"round_to", "encode", "decode", *(["arithmetic"] if fmt != "int32" else [])}
+    products = {"cuda.products_give_the_bits_of_the_cpu"} if fmt != "int32" else set()
+    assert {r.law for r in results} == {f"cuda.{kind}_gives_the_bits_of_the_cpu" for kind in kinds} | products
     assert sum("stochastic" in r.case for r in results) == 2
 
 

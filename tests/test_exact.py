@@ -670,7 +670,7 @@ def test_tensors_are_taken_by_value() -> None:
 
 
 def test_bad_keywords_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"result is 'bits'; it must be 'value', 'code' or 'number'"):
+    with pytest.raises(ValueError, match=r"result is 'bits'; it must be 'value', 'code', 'number' or 'flags'"):
         exact.add(1, 2, "float16", result="bits")
     with pytest.raises(ValueError, match="unknown rounding 'up': use one of nearest_even"):
         exact.add(1, 2, "float16", rounding="up")

@@ -219,7 +219,7 @@ def operands(fmt: AnyFormat | str, *, count: int = 1 << 10, seed: int = 0) -> Ar
         drawn = values_of(random.integers(0, 1 << fmt.bits, (3, count), np.uint64), fmt)
         parts += [drawn, np.stack([drawn[0], *_close(drawn[0], fmt, random), drawn[2]])]
         parts += [np.stack([*drawn[:2], _third(drawn[0], drawn[1], fmt, random)])]
-    parts += [_near_ties(fmt, random)]
+    parts += [_near_ties(fmt, random, 48 if measurable(fmt) else 12)]
     x = np.concatenate(parts, axis=1)
     if not fmt.has_negative_zero:
         x = np.where(x == 0, 0.0, x)
@@ -258,7 +258,7 @@ def _held(x: Floats, fmt: AnyFormat) -> Bools:
     return np.asarray(good)
 
 
-def _near_ties(fmt: AnyFormat, random: np.random.Generator, each: int = 48) -> Floats:
+def _near_ties(fmt: AnyFormat, random: np.random.Generator, each: int) -> Floats:
     """Triples whose operations end at ties, or as near to them as operands of p digits can; (3, n)."""
     p = fmt.mantissa_bits + 1
     if p == 1:

@@ -59,7 +59,6 @@ from properties.laws._grid import (
     values_of,
     wide,
 )
-from properties.subjects import ability
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,7 +101,7 @@ def _judge(subject: Codec, x: Array, expected: Floats, fmt: AnyFormat, rounding:
 
 
 def _offers(subject: Codec, name: str) -> Callable[..., Any]:
-    method = ability(subject, name)
+    method: Callable[..., Any] | None = getattr(subject, name, None)
     if method is None:
         raise Unsupported(f"{subject.name} has no {name}()")
     return method

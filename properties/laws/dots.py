@@ -26,6 +26,7 @@ of the last digit of a power of two is lost beside it, one of a whole unit is no
   at        1.0 * 1.0 + 0.0625 * 0.0625
   got       1.00390625
   expected  1.0
+  wrong     1 of 4
 """
 
 from __future__ import annotations
