@@ -169,21 +169,21 @@ def drawn(most: int) -> Any:
 
 
 @pytest.mark.parametrize("accumulator", ACCUMULATORS, ids=called)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(problem=drawn(40))
 def test_no_product_leaves_the_certain_bound(accumulator, problem):
     never_left(accumulator, problem)
 
 
 @pytest.mark.parametrize("name", kinds())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(problem=drawn(400))
 def test_no_tensor_core_leaves_the_certain_bound(name, problem):
     never_left(name, problem)
 
 
 @pytest.mark.parametrize("accumulator", ACCUMULATORS, ids=called)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(problem=drawn(40))
 def test_no_sum_leaves_the_certain_bound(accumulator, problem):
     """Its terms need not be numbers of the format."""
@@ -284,12 +284,12 @@ SMALL = P.Format("small", exponent_bits=4, mantissa_bits=2)
 def test_every_sum_of_a_few_numbers(order, rounding):
     """Of five terms, each one of nine numbers of three digits: exact in float64."""
     numbers = np.array([-14, -5, -1.75, -1, 0.875, 1.25, 1.5, 6, 10])
-    x = np.stack(np.meshgrid(*5 * [numbers], indexing="ij"), -1).reshape(-1, 5)[:: 1 if order == "kahan" else 7]
+    x = np.stack(np.meshgrid(*5 * [numbers], indexing="ij"), -1).reshape(-1, 5)[:: 2 if order == "kahan" else 7]
     accumulator = A(SMALL, order, rounding=rounding)
     error = np.abs(P.sum(x, accumulator=accumulator) - x.sum(1))
     certain = sum_bound(x, accumulator).certain
     assert (error <= certain).all()
-    assert error.max() >= 0.4 * certain[error == error.max()].min()
+    assert (error / np.maximum(certain, 0.01)).max() > (0.99 if order != "kahan" else 0.5)  # somewhere it is attained
 
 
 def test_a_sum_that_always_rounds_up_leaves_the_magnitudes_behind():
