@@ -12,7 +12,7 @@ import precision as P
 
 DEPTHS = (64, 256, 1024, 4096, 16384)
 SHOWN = DEPTHS[2:]  # in the table
-OUTPUTS = 32  # rows and columns
+OUTPUTS = 32  # rows and columns; half as many where each term is an operation on an array
 BLOCKED = P.Accumulator("bfloat16", order="blocked", block=128)
 PAIRWISE = P.Accumulator("bfloat16", order="pairwise")
 KAHAN = P.Accumulator("bfloat16", order="kahan")
@@ -56,10 +56,10 @@ class Errors(NamedTuple):
     bias: float
 
 
-def measure(row: Row, k: int, outputs: int = OUTPUTS) -> Errors:
-    """The errors of one accumulator on normal and on uniform [0, 1) operands, the same for all."""
+def measure(row: Row, k: int) -> Errors:
+    """The errors of one accumulator on normal and on uniform [0, 1) operands."""
     rng = np.random.default_rng(k)
-    shape = (outputs, k)
+    shape = (OUTPUTS if row.card[0] else OUTPUTS // 2, k)
     drawn = [np.stack([rng.standard_normal(shape), rng.random(shape)]) for _ in range(2)]
     a, b = (P.round_to(x, row.operands).astype(np.float32) for x in drawn)
     b = b.swapaxes(1, 2)
@@ -146,9 +146,9 @@ sum decides it. These are products of uniform numbers from [0, 1), whose mean is
 {losses}
 
 Every cut goes the same way, so nothing averages out: the loss is a *bias*. At K = 16384 the exact sum is about 4096,
-and a quarter of it is gone. With `use_fast_accum=False`, cuBLAS starts from zero every 128 elements and adds what it has
-to a float32, rounded to nearest: within 128 elements the sum reaches 32, products lose as little as the first line says,
-and longer sums lose no more. Promotion keeps the unit small; that the float32 is wide would not help without it.
+and a quarter of it is gone. With `use_fast_accum=False`, cuBLAS starts from zero every 128 elements and adds what it
+has to a float32, rounded to nearest: within 128 elements the sum reaches 32, products lose as little as the first line
+says, and longer sums lose no more. Promotion keeps the unit small; that the float32 is wide would not help without it.
 
 ```python
 >>> rng = np.random.default_rng(0)
@@ -166,28 +166,43 @@ cancel in part. Activations after a ReLU, attention weights, squares and norms a
 
 ## Sixteen bits: a small bias of the same kind
 
-The float32 accumulator of a tensor core is no float32 addition, either. It is *cut* to 24 bits after every group of 8
-or 16 products, so its error on positive data is a bias that grows as K: the lines "float32 sums" below, against
-"float32, one by one", rounded to nearest. It is still a thousand times less than what bfloat16 operands have lost before. And
-float16 sums (`allow_fp16_accumulation`) are rounded to nearest, without bias, to 11 digits every 16 elements.
+The float32 accumulator of a tensor core is no float32 addition, either. It is *cut* to 24 bits after every group of
+products, so on positive data its error is a bias that grows as K: compare the lines "float32 sums" below with "float32,
+one by one", which is rounded to nearest. On normal data that is a hundredth of what rounding the operands to bfloat16
+has cost before. On positive data the roundings of the operands average out over K, and the cuts do not:
+
+```python
+>>> u, v = (rng.random((16, 16384)) for _ in range(2))
+>>> p, q = (P.round_to(x, "bfloat16").astype(np.float32) for x in (u, v))
+>>> size = np.linalg.norm(u @ v.T)
+>>> operands = np.linalg.norm(p.astype(np.float64) @ q.T - u @ v.T) / size
+>>> sums = np.linalg.norm(P.matmul(p, q.T, accumulator="hopper.cublas.bfloat16") - p.astype(np.float64) @ q.T) / size
+>>> f"{{operands:.1e}} from rounding the operands, {{sums:.1e}} from the sums"
+'{sixteen}'
+
+```
+
+With `allow_fp16_accumulation`, sums are rounded to nearest, to 11 digits every 16 elements. Such errors average out
+while the 16 products together are large beside the last digit; at K = 16384 they no longer are, and a bias begins.
 
 ## The table
 
-Relative error (Frobenius norm) at K = {depths}, {outputs} x {outputs} outputs, operands normal or uniform in [0, 1) and
-rounded to the first-named format; the bias is the mean error over the mean result. "H200": the same with torch
-{torch} on one NVIDIA H200, 2026-11-29, M = N = 2048, its own random operands, K = 4096 and 16384.
+Relative error (Frobenius norm) at K = {depths}; operands normal or uniform in [0, 1), rounded to the format
+named first (in the last line bfloat16) before anything is compared. The bias is the mean error over the mean result.
+{outputs} x {outputs} outputs, {half} x {half} in the last five lines. "H200": the same figures measured on one NVIDIA H200
+with torch 2.11 (CUDA 13.0) on 2026-11-29, M = N = 2048, other random operands, K = 4096 and 16384.
 
 | sums | normal | H200 | uniform | bias, uniform | H200, uniform |
 | --- | --- | --- | --- | --- | --- |
 {table}
 
-Of float32 as TF32, most is the rounding of the operands to 11 digits, not the sums. The last five lines take one term
-after the other, products rounded to the accumulator's format; no unit of a GPU is claimed to do that.
+Of float32 as TF32, normal, nearly all is the rounding of the operands to 11 digits. The last five lines are sums of
+products that are rounded to the accumulator's format, too; no unit of a GPU is claimed to compute them.
 
 ## How far off it can be
 
-`P.bounds` bounds the error of each element: certainly, and likely, which takes into account that cuts are biased. No
-result of an emulated accumulator, nor of the real one, is outside the first:
+`P.bounds` bounds the error of each element: certainly, and likely, which takes into account that cuts are biased. A
+result outside the first was not computed by that accumulator:
 
 ```python
 >>> for name in ("hopper.cublas.float8_e4m3fn.fast_accum", "hopper.cublas.float8_e4m3fn"):
@@ -199,14 +214,27 @@ result of an emulated accumulator, nor of the real one, is outside the first:
 ```
 
 What the textbook says, gamma(K, u) times the sum of magnitudes, needs K u < 1: for an accumulator of 14 bits, which is
-cut, so that u = 2^-13, it says nothing from K = 8192 on.
+cut, so that u = 2^-13, it says nothing from K = 8192 on. `likely_gamma`, which grows as the root of K, is for roundings
+without bias: the tensor cores' float32 sums above, of uniform data and cut, err by more than it says for float32.
 
 ```python
->>> P.bounds.gamma(16384, 2.0**-13), P.bounds.gamma(16384, P.bounds.unit_roundoff("float32"))
-(inf, 0.000977517106549365)
+>>> u = P.bounds.unit_roundoff("float32")
+>>> gammas = P.bounds.gamma(16384, 2.0**-13), P.bounds.gamma(16384, u), P.bounds.likely_gamma(16384, u)
+>>> [f"{{bound:.2g}}" for bound in gammas]
+['inf', '0.00098', '{likely}']
 
 ```
 """
+
+
+def sixteen(rng: np.random.Generator) -> str:
+    """What rounding operands to bfloat16 costs, and what summing them does."""
+    u, v = (rng.random((16, 16384)) for _ in range(2))
+    p, q = (P.round_to(x, "bfloat16").astype(np.float32) for x in (u, v))
+    size, rounded = np.linalg.norm(u @ v.T), p.astype(np.float64) @ q.T
+    operands = np.linalg.norm(rounded - u @ v.T) / size
+    sums = np.linalg.norm(P.matmul(p, q.T, accumulator="hopper.cublas.bfloat16") - rounded) / size
+    return f"{operands:.1e} from rounding the operands, {sums:.1e} from the sums"
 
 
 def page(errors: dict[Row, dict[int, Errors]]) -> str:
@@ -222,8 +250,10 @@ def page(errors: dict[Row, dict[int, Errors]]) -> str:
         likely, certain = bound.likely.item(), bound.certain.item()
         bounds.append(f"{abs(error):.1f}: likely below {likely:.1f}, certainly below {certain:.1f}")
     return PAGE.format(
-        losses=losses(), fast=relative[0], promoted=relative[1], depths=", ".join(map(str, SHOWN)), outputs=OUTPUTS,
-        torch="2.11 (CUDA 13.0)", table="\n".join(line(row, errors[row]) for row in ROWS), bounds="\n".join(bounds),
+        losses=losses(), fast=relative[0], promoted=relative[1], sixteen=sixteen(rng),
+        likely=f"{P.bounds.likely_gamma(16384, 2.0**-24):.2g}", bounds="\n".join(bounds),
+        depths=", ".join(map(str, SHOWN)), outputs=OUTPUTS, half=OUTPUTS // 2,
+        table="\n".join(line(row, errors[row]) for row in ROWS),
     )  # fmt: skip
 
 
