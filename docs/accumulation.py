@@ -187,8 +187,8 @@ while the 16 products together are large beside the last digit; at K = 16384 the
 
 Relative error (Frobenius norm) at K = {depths}; operands normal or uniform in [0, 1), rounded to the format
 named first (in the last line bfloat16) before anything is compared. The bias is the mean error over the mean result.
-{outputs} x {outputs} outputs, {half} x {half} in the last five lines. "H200": the same, measured on one NVIDIA H200 with
-torch 2.11 (CUDA 13.0) on 2026-11-29, M = N = 2048, other random operands, K = 4096 and 16384.
+{outputs} x {outputs} outputs, {half} x {half} in the last five lines. "H200": the same, measured on one NVIDIA H200
+with torch 2.11 (CUDA 13.0) on 2026-11-29, M = N = 2048, other random operands, K = 4096 and 16384.
 
 | sums | normal | H200 | uniform | bias, uniform | H200, uniform |
 | --- | --- | --- | --- | --- | --- |
