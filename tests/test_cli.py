@@ -304,7 +304,7 @@ def test_verify_in_several_processes_as_json():
     report = json.loads(done.stdout)
     assert report["ok"]
     assert report["found"] == []
-    assert set(report["cases"]) == {"holds"}
+    assert set(report["cases"]) == {"holds", "unsupported"}  # some products have no accumulator that a law speaks of
     assert {"halfulp", "python", "numpy", "torch", "ml_dtypes", "cpu", "gpu"} == set(report["environment"])
     modes = len(P.ROUNDINGS)
     assert report["laws"]["rounding.idempotent"]["float4_e2m1fn"]["holds"] % modes == 0
@@ -448,16 +448,19 @@ def test_the_same_bits_hold(fmt, monkeypatch):
 def test_one_other_bit_is_seen(monkeypatch):
     import torch
 
-    def with_another_first_element(self):
+    def with_another_element(self):
         other = self.clone()
-        other.view(-1)[100] = 1 if self.dtype.is_floating_point else other.view(-1)[0]
+        i = min(100, other.numel() - 1)
+        other.view(-1)[i] = 1 if self.dtype.is_floating_point else other.view(-1)[0]
         return other
 
-    monkeypatch.setattr(torch.Tensor, "cuda", with_another_first_element)
+    monkeypatch.setattr(torch.Tensor, "cuda", with_another_element)
     broken = [r for r in cuda_results("float8_e4m3fn") if not r.ok]
     assert {r.law for r in broken} >= {
         "cuda.round_to_gives_the_bits_of_the_cpu",
         "cuda.encode_gives_the_bits_of_the_cpu",
+        "cuda.arithmetic_gives_the_bits_of_the_cpu",
+        "cuda.products_give_the_bits_of_the_cpu",
     }
     assert all(r.counterexample["wrong"] == 1 for r in broken if "round_to" in r.law)
     assert "  got       1.0 (torch.float32, 0x3f800000)" in next(r.detail for r in broken if "round_to" in r.law)
