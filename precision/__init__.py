@@ -38,7 +38,26 @@ try:
 except _PackageNotFoundError:  # a bare checkout on the path
     __version__ = "0+checkout"
 
-_LAZY = ("bounds", "exact", "histogram", "inspection", "tensor_cores")
+_LAZY = (
+    "bounds",
+    "exact",
+    "histogram",
+    "inspection",
+    "observers",
+    "quantization",
+    "scaling",
+    "schemes",
+    "tensor_cores",
+)
+_LAZY_NAMES = {
+    "Quantized": "quantization",
+    "Scheme": "schemes",
+    "fake_quantize": "quantization",
+    "identify_scale_rule": "scaling",
+    "mma": "tensor_cores",
+    "quantize": "quantization",
+    "scheme": "schemes",
+}
 
 __all__ = [
     "CLASSES",
@@ -50,7 +69,9 @@ __all__ = [
     "Format",
     "IntFormat",
     "Policy",
+    "Quantized",
     "Rounding",
+    "Scheme",
     "add",
     "bounds",
     "classify",
@@ -60,20 +81,28 @@ __all__ = [
     "dot",
     "encode",
     "exact",
+    "fake_quantize",
     "fma",
     "formats",
     "from_dtype",
     "get_format",
     "get_policy",
     "histogram",
+    "identify_scale_rule",
     "inspection",
     "matmul",
     "mma",
     "mul",
     "next_down",
     "next_up",
+    "observers",
     "pack",
+    "quantization",
+    "quantize",
     "round_to",
+    "scaling",
+    "scheme",
+    "schemes",
     "sqrt",
     "stochastic",
     "sub",
@@ -92,10 +121,10 @@ def __getattr__(name: str) -> _Any:
         return FORMATS[name]
     if name in _LAZY:
         return _import_module(f"precision.{name}")
-    if name == "mma":
-        return _import_module("precision.tensor_cores").mma
+    if name in _LAZY_NAMES:
+        return getattr(_import_module(f"precision.{_LAZY_NAMES[name]}"), name)
     raise AttributeError(f"module 'precision' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *FORMATS, *_LAZY, "mma"})
+    return sorted({*globals(), *FORMATS, *_LAZY, *_LAZY_NAMES})
