@@ -157,7 +157,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         (
             "subject",
             "NAME|MODULE:OBJECT",
-            "whose numbers are judged: ours (the default), ours/POLICY, ml_dtypes, torch, gfloat, or yours",
+            "whose numbers are judged: ours (the default), ours/POLICY, numpy, ml_dtypes, torch, gfloat, or yours",
         ),
         ("formats", "NAME,...", "only these formats (default: all that the subject offers)"),
         ("xfails_file", "FILE", "law ids that are expected to fail, one a line"),

@@ -4,7 +4,7 @@
 
 * casts: all laws of `properties.laws.casts` in every format and mode, under every policy that has a name and flushing;
 * arithmetic: all laws of `properties.laws.arithmetic` in every format and mode, and to nearest under saturation;
-* dots: all laws of `properties.laws.dots` on accumulators of every order and every tensor core that differs;
+* dots: all laws on products of matrices, on accumulators of every order and every tensor core that differs;
 * silicon: the casts recorded on a real GPU (`properties.silicon`), a few chunks of each, or all 2^32 inputs;
 * attention: all laws of `properties.laws.attention` on every family of data in float16, bfloat16 and float32;
 * cuda, where there is a device: casts, arithmetic and products give the CPU's bits, attention keeps its bounds.

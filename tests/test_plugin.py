@@ -61,6 +61,23 @@ def test_a_right_subject_passes_with_header_and_table(run) -> None:
     )
 
 
+@pytest.mark.parametrize(("subject", "products"), [("numpy", 3), ("torch", 6)])
+def test_products_of_matrices_are_judged_by_the_laws_on_them(run, subject: str, products: int) -> None:
+    only = ("-k", "test_dots and not drawn") if subject == "torch" else ("--hypothesis-profile", "dev")
+    result = run("--pyargs", "properties.suite", "--subject", subject, *only)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            f"laws: subject {subject} *",
+            "*laws by product*",
+            "accumulators.an_empty_sum_is_zero *+" + " +" * (products - 1),
+            "dots.error_is_within_the_certain_bound *+" + " +" * (products - 1),
+        ]
+    )
+    assert "laws by format" not in result.stdout.str()
+    assert not set(result.parseoutcomes()) - {"passed", "deselected"}
+
+
 def test_a_wrong_subject_fails_with_the_counterexample_and_no_traceback(run) -> None:
     result = run(*ONE, "--subject", "adapter:codec", "-k", "ties_go_to_even and not drawn")
     assert result.ret == 1

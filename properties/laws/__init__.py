@@ -223,7 +223,7 @@ _MODULES = {
     "stochastic": "casts",
     "arithmetic": "arithmetic",
     "dots": "dots",
-    "accumulators": "dots",
+    "accumulators": "accumulators",
     "attention": "attention",
 }
 
