@@ -23,7 +23,7 @@ from precision import arithmetic, codec
 from precision._array import BFLOAT16, FLOAT32, FLOAT64, LAYOUTS, NUMPY, TORCH, Layout
 from precision.scaling import Blocks
 
-PIECE = 1 << 15  # elements of which several arrays stay in a core's cache
+PIECE = 1 << 16  # elements of which several arrays stay in a core's cache
 
 
 # --- Seam: NumPy and torch --------------------------------------------------------------------------------------------
@@ -39,9 +39,11 @@ _by_dtype: dict[Any, Layout] = {}
 
 def layout_of(x: Any) -> Layout:
     """The layout of a float array or tensor."""
+    if is_tensor(x):
+        return LAYOUTS[str(x.dtype).removeprefix("torch.")]
     found = _by_dtype.get(x.dtype)
     if found is None:
-        found = _by_dtype[x.dtype] = LAYOUTS[str(x.dtype).removeprefix("torch.")]
+        found = _by_dtype[x.dtype] = LAYOUTS[x.dtype.name]
     return found
 
 

@@ -84,10 +84,9 @@ def _integer_codes(y: Any, scales: Scales, s: Scheme, rounding: Any) -> Any:
     if s.zero_point_order == "before_rounding":
         y = bw.total(y, _like(zero, y))
         return _encoded(y.clip(low, high), fmt, rounding, "saturate")
-    wide = IntFormat(f"int{fmt.bits + 2}", fmt.bits + 2)  # an integer less another one
     least, most = low - _like(zero, y), high - _like(zero, y)
     y = bw.where(y < least, least + zeros(y), bw.where(y > most, most + zeros(y), y))
-    n = _encoded(y, wide, rounding, "saturate")
+    n = _encoded(y, s.endless, rounding, "saturate")
     return _added(n, zero, (1 << fmt.bits) - 1, _engine.code_dtype(fmt))
 
 
@@ -114,29 +113,27 @@ def values_of(codes: Any, scales: Scales, s: Scheme, dtype: str) -> Any:
     """What codes and scales stand for, rounded once to a dtype (recipes in their order)."""
     if s.is_integer and not s.is_power:
         zero = middle(s) if scales.zero is None else scales.zero
-        v = _decoded(codes, s.element, "float32" if s.element.bits <= 16 else "float64")
+        v = codec.decode(codes, s.element, "float32" if s.element.bits <= 16 else "float64")
         v = v - _like(zero, v)
     else:
-        v = _decoded(codes, s.element, "float64" if dtype == "float64" else "float32")
+        v = codec.decode(codes, s.element, "float64" if dtype == "float64" else "float32")
     if s.is_power:
         out = bw.restored(v, scales.exponent if dtype != "float64" else _wide(scales.exponent))
         if scales.bad is not None:
             out = bw.where(scales.bad, bw.full(math.nan, out), out)
         return _cast(out, dtype)
     if s.recipe != "exact" and dtype == "float32":
-        return bw.product(v, bw.product(scales.value, scales.tensor))
+        out = bw.product(v, bw.product(scales.value, scales.tensor))
+        return bw.where(out != out, bw.full(math.nan, out), out)
     scale = bw.in_float64(scales.value)
     if scales.tensor is not None:
         scale = scale * bw.in_float64(scales.tensor)
-    return _cast(bw.in_float64(v) * scale, dtype)
+    out = bw.in_float64(v) * scale
+    return _cast(bw.where(out != out, bw.full(math.nan, out), out), dtype)  # which NaN is the processor's choice
 
 
 def _wide(exponent: Any) -> Any:
     return exponent.to(sys.modules["torch"].int64) if bw.is_tensor(exponent) else exponent.astype(np.int64)
-
-
-def _decoded(codes: Any, fmt: AnyFormat, dtype: str) -> Any:
-    return codec.decode(codes, fmt, dtype)
 
 
 def _cast(x: Any, dtype: str) -> Any:

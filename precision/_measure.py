@@ -71,12 +71,16 @@ def _from_range(view: Any, blocks: Blocks, s: Scheme) -> Scales:
     if s.is_power:
         low_exponent, high_exponent = s.scale_exponents
         exponent = power_exponent(amax, s.element, s.scale_rule, layout, ops)
-        exponent = exponent.clip(low_exponent, high_exponent)
+        exponent = _as_dtype(exponent.clip(low_exponent, high_exponent), amax)  # a rule may need float64's patterns
         if s.zero_block == "one":
             exponent = ops.where(zero, -s.fraction_bits + 0 * exponent, exponent)
         value = bw.power_values(exponent + s.fraction_bits, view)
         return _marked(value, bad, exponent=exponent)
     return _by_amax(amax, zero, bad, layout, s, ops)
+
+
+def _as_dtype(x: Any, like: Any) -> Any:
+    return x.to(like.dtype) if bw.is_tensor(x) else x.astype(like.dtype)
 
 
 def _nonfinite() -> ValueError:

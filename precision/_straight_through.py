@@ -10,7 +10,7 @@ import torch
 from precision import _blockwise as bw
 from precision._elements import in_units
 from precision._measure import middle
-from precision.formats import Format, IntFormat
+from precision.formats import IntFormat
 from precision.quantization import Quantized, prepared, quantize
 from precision.rounding import round_to
 from precision.scaling import integer_range
@@ -42,13 +42,9 @@ def inside(x: Any, q: Quantized) -> tuple[Any, Any]:
     if isinstance(s.element, IntFormat):
         low, high = integer_range(s.element, s.restricted)
         zero: Any = middle(s) if scales.zero is None else scales.zero
-        rounded = round_to(units, IntFormat(f"int{s.element.bits + 2}", s.element.bits + 2)) + (
-            0 if s.is_power else zero
-        )
+        rounded = round_to(units, s.endless) + (0 if s.is_power else zero)
         return (rounded >= low) & (rounded <= high) & (units == units), units
-    fmt = s.element
-    wider = Format(f"{fmt.name} without end", fmt.exponent_bits + 1, fmt.mantissa_bits, fmt.bias, False, "none")
-    return (round_to(units, wider).abs() <= fmt.max) & (units == units), units
+    return (round_to(units, s.endless).abs() <= s.element.max) & (units == units), units
 
 
 class _StraightThrough(torch.autograd.Function):

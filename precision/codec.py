@@ -302,6 +302,10 @@ def pack(codes: Any, fmt: AnyFormat | str) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(codes, torch.Tensor):
         _check_torch_codes(codes, f, torch)
+        if f.bits == 4:
+            c = codes.reshape(-1).to(torch.uint8)
+            c = torch.nn.functional.pad(c, (0, 1)) if c.numel() & 1 else c
+            return c[0::2] | (c[1::2] << 4)
         c = codes.reshape(-1).to(torch.int64)
         n = c.numel()
         c = torch.nn.functional.pad(c, (0, -n % group)).reshape(-1, group)
@@ -314,6 +318,8 @@ def pack(codes: Any, fmt: AnyFormat | str) -> Any:
     n = c.size
     if f.bits == 8:
         return c.copy()
+    if f.bits == 4:
+        return _packed_pairs(c)
     c = np.pad(c, (0, -n % group)).reshape(-1, group)
     uint: Any = np.uint32 if size <= 4 else np.uint64  # a group of 5- or 7-bit codes is wider than 32 bits
     word = np.zeros(len(c), uint)
@@ -323,6 +329,17 @@ def pack(codes: Any, fmt: AnyFormat | str) -> Any:
     for i in range(size):
         out[:, i] = word >> uint(8 * i) & uint(0xFF)
     return out.reshape(-1)[: -(-n * f.bits // 8)]
+
+
+def _packed_pairs(c: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """4-bit codes, two to a byte: as 16-bit words whose halves move together."""
+    words = np.append(c, np.uint8(0)) if c.size & 1 else np.ascontiguousarray(c)
+    w = words.view("<u2")
+    out = np.empty(w.size, np.uint8)
+    for i in range(0, w.size, _engine.BLOCK):
+        part = w[i : i + _engine.BLOCK]
+        out[i : i + _engine.BLOCK] = part | (part >> np.uint16(4))
+    return out
 
 
 def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any:

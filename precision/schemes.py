@@ -11,7 +11,7 @@ QuantizeLinear; torch.quantize_per_tensor and torch.fake_quantize_per_tensor_aff
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
@@ -65,6 +65,18 @@ class Scheme:
     rounding: Rounding | str = "nearest_even"
     policy: Policy | str = "saturate"
     fraction_bits: int = 0
+
+    def __post_init__(self) -> None:
+        fmt = self.element
+        endless = (
+            IntFormat(f"int{fmt.bits + 2}", fmt.bits + 2)
+            if isinstance(fmt, IntFormat)
+            else Format(f"{fmt.name} without end", fmt.exponent_bits + 1, fmt.mantissa_bits, fmt.bias, False, "none")
+        )
+        object.__setattr__(self, "endless", endless)  # here, because compilers do not trace how a format is made
+
+    endless: Any = field(init=False, repr=False, default=None)
+    """The grid of the elements, continued beyond their range: for what is clipped, and for a zero point to be added."""
 
     def __str__(self) -> str:
         return self.name
@@ -194,7 +206,7 @@ def scheme(name: Any, *, preset: str | None = None, **options: Any) -> Scheme:
         if not isinstance(made["element"], IntFormat):
             raise ValueError(f"preset {preset!r} is of integer schemes; {name} has elements of {made['element'].name}")
         made |= {**PRESETS[preset], "symmetric": False}
-    known = {f.name for f in fields(Scheme)} - {"name"}
+    known = {f.name for f in fields(Scheme)} - {"name", "endless"}
     for option in options:
         if option not in known:
             raise ValueError(f"scheme has no option {option!r}: there are {', '.join(sorted(known))}, and preset")
