@@ -307,9 +307,10 @@ def _in_float32(task: Task, patterns: list[Any]) -> Any:
 
     * a product has at most 2p digits: exact. A quotient or root that is not exact differs from every breakpoint by more
       than half a unit of the last of 2p + 2 digits (Figueroa, "When is double rounding innocuous?", 1995);
-    * a sum is inexact only if one term is less than 2^(p - 24) of the other. Then its nearest float32 can be a value of
-      p digits, to which the nearest modes round rightly, but no midpoint;
-    * otherwise (directed sums, fma) a breakpoint is replaced by its odd neighbour toward the exact result.
+    * a sum is inexact only if one term is less than 2^(p - 24) of the other. Then its nearest float32 can be a number of
+      p digits, which is no midpoint of the format while that is normal: the nearest modes round it rightly;
+    * otherwise (directed sums, fma, and sums among the format's subnormals, whose midpoints have p digits and fewer) a
+      breakpoint is replaced by its odd neighbour toward the exact result.
 
     All of it while results are normal: zeros and subnormals from others, and infinities, are looked at one by one.
     """
@@ -336,7 +337,11 @@ def _in_float32(task: Task, patterns: list[Any]) -> Any:
         return None
     if task.signed_nan and np.isnan(s).any():
         return None
-    if task.short_of_odd:
+    odd = task.short_of_odd
+    if not odd and p != 24 and (operation is ADD or operation is SUB):
+        below = np.uint32(FLOAT32.pattern(1, task.job.fmt.emin) - 1)
+        odd = bool(((z & np.uint32(FLOAT32.magnitude)) - np.uint32(1) < below).any())  # 0 - 1 is the largest integer
+    if odd:
         if mode == "toward_negative" and not s.all():
             return None
         breakpoints = z & np.uint32((1 << (23 - p)) - 1) == 0

@@ -217,6 +217,27 @@ def test_stochastic_rounding_of_any_operands(fmt: str, name: str) -> None:
         assert np.array_equal(got, want), first_difference(got, want, *operands)
 
 
+@parametrize("mode", P.ROUNDINGS)
+@parametrize("fmt", ["float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3b11fnuz", "float6_e3m2fn", "float4_e2m1fn"])
+def test_operands_between_values_of_the_format(fmt: str, mode: str) -> None:
+    """Midpoints of subnormals have few digits: float32 operands may lie on one, and a hair's breadth beside it."""
+    f = P.get_format(fmt)
+    halves = (np.arange(1, 4 << f.mantissa_bits) * (f.smallest_subnormal / 2)).astype(np.float32)
+    halves = halves[np.frexp(halves)[0] * (2 << f.mantissa_bits) % 1 == 0]  # of as many digits as the format has
+    for sign, j in itertools.product((1, -1), (23, 24, 26, 31, 40)):
+        hair = np.ldexp(np.float32(sign), np.frexp(halves)[1] - j).astype(np.float32)
+        for name in ("add", "sub"):
+            got = getattr(P, name)(halves, hair, f, rounding=mode)
+            want = getattr(exact, name)(halves, hair, f, rounding=mode)
+            assert np.array_equal(got.view(np.int32), np.float32(want).view(np.int32)), (name, sign, j)
+        product = np.float32([0.5, 2.0, 1.0])[:, None]
+        for name in ("mul", "div"):
+            got = getattr(P, name)(halves[None], product, f, rounding=mode)
+            a, b = np.broadcast_arrays(halves[None], product)
+            want = np.float32(getattr(exact, name)(a, b, f, rounding=mode))
+            assert np.array_equal(got.view(np.int32), want.view(np.int32)), name
+
+
 def test_fma_with_addends_60_binades_apart() -> None:
     """float64 alone would lose the addend: 1 + 2^-11 is a tie of float16, and 2^-60 breaks it."""
     a, b = np.float32([1 + 2**-10, 1 + 2**-10, 65504]), np.float32([1, 1, 1])
