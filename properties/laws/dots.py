@@ -275,7 +275,8 @@ def powers_of_two_scale(subject: Dot, product: Product, x: Matrices) -> None:
     _, sizes, e = exact_product(x.a, x.b)
     floor = product.core.instruction.floor if product.core else None
     least = max(product.sums.emin, product.result.emin, floor or -(1 << 12))
-    largest = max((int(size).bit_length() for size in sizes.flat), default=0) + e
+    grown = math.frexp((1 + product.sums.eps) ** x.a.shape[1])[1]  # by roundings, each away from zero
+    largest = max((int(size).bit_length() for size in sizes.flat), default=0) + e + grown
     got = multiply(subject, product, x.a, x.b)
     for s in (1, -1):
         with np.errstate(over="ignore"):
