@@ -25,7 +25,7 @@ __all__ = ["PRESETS", "SCHEMES", "Scheme", "scheme"]
 
 _RECIPES = ("exact", "te", "torchao")
 _DIVISIONS = ("exact", "divide", "reciprocal")
-_ZERO_POINTS = ("after_rounding", "before_rounding")
+_ZERO_POINTS = ("after_rounding", "before_rounding", "fused")
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "granularity": GRANULARITIES,
     "scale_rule": ("amax", *POWER_RULES),
@@ -35,7 +35,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "ragged": ("short", "pad", "raise"),
     "division": _DIVISIONS,
     "zero_point_order": _ZERO_POINTS,
-    "missing_nan": ("zero", "max", "min", "raise"),
+    "missing_nan": ("zero", "integer_zero", "max", "min", "raise"),
 }
 
 
@@ -103,9 +103,14 @@ class Scheme:
 
     @property
     def bits_per_element(self) -> float:
-        """Bits stored for an element, its share of the block's scale included (of whole tensors' scales: none)."""
+        """Bits stored for an element, with its share of the block's scale and zero point.
+
+        Of "tensor", "channel" and "row", whose scales are shared by as many elements as the array has: none.
+        """
         size = math.prod(self.block) if isinstance(self.block, tuple) else self.block
-        return self.element.bits + (self.scale_format.bits / size if size else 0.0)
+        zero = not self.symmetric or self.zero_point is not None
+        shared = self.scale_format.bits + zero * self.element.bits
+        return self.element.bits + (shared / size if size else 0.0)
 
 
 # --- Schemes by name --------------------------------------------------------------------------------------------------
@@ -143,14 +148,19 @@ SCHEMES = tuple(_NAMED)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "onnx": {"division": "divide", "zero_point_order": "after_rounding", "missing_nan": "zero"},
-    "torch_quantize": {"division": "reciprocal", "zero_point_order": "before_rounding", "missing_nan": "max"},
+    "torch_quantize": {"division": "reciprocal", "zero_point_order": "fused", "missing_nan": "max"},
     "torch_fake_quantize": {"division": "reciprocal", "zero_point_order": "after_rounding", "missing_nan": "min"},
 }
 """How others quantize to integers with a given scale and zero point: the choices that reproduce their bits.
 
-"onnx": QuantizeLinear. "torch_quantize": torch.quantize_per_tensor and per_channel; "torch_fake_quantize": torch's
-fake_quantize_per_tensor_affine (2.13, on CPU).
+"onnx": QuantizeLinear (its reference converts |x / scale| from 2^31 on, Inf and NaN as x86 does; here they saturate).
+"torch_quantize": torch.quantize_per_tensor; with granularity="channel" quantize_per_channel, which rounds the product
+before it adds the zero point, and makes NaN the integer 0. "torch_fake_quantize": fake_quantize_per_tensor_affine, and
+per channel but for +Inf, which becomes the least integer there (torch 2.13 on CPU).
 """
+_PER_CHANNEL: dict[str, dict[str, Any]] = {
+    "torch_quantize": {"zero_point_order": "before_rounding", "missing_nan": "integer_zero"},
+}
 
 
 def scheme(name: Any, *, preset: str | None = None, **options: Any) -> Scheme:
@@ -178,8 +188,9 @@ def scheme(name: Any, *, preset: str | None = None, **options: Any) -> Scheme:
     restricted       of signed integers: the most negative one is not used
     division         of integers and of float formats with a float32 scale: "exact" (one rounding), "divide" (x / scale
                      rounded to float32 first), "reciprocal" (x * (1 / scale), both in float32)
-    zero_point_order "after_rounding": round(x / scale) + zero_point; "before_rounding": round(x / scale + zero_point)
-    missing_nan      what a NaN element becomes in an integer format: "zero" (0.0), "max", "min", "raise"
+    zero_point_order "after_rounding": round(x / scale) + zero_point; "before_rounding": round(x / scale + zero_point),
+                     the sum rounded to the working dtype; "fused": that sum, with division="reciprocal", by one fma
+    missing_nan      what a NaN element becomes in an integer format: "zero" (0.0), "integer_zero", "max", "min", "raise"
     observer         what the range of a block is, if not its largest magnitude: see `precision.observers`
     scale, zero_point  given instead of measured: numbers, or arrays of the shape of the scales
     rounding, policy  of the elements, as in `round_to`
@@ -206,6 +217,8 @@ def scheme(name: Any, *, preset: str | None = None, **options: Any) -> Scheme:
         if not isinstance(made["element"], IntFormat):
             raise ValueError(f"preset {preset!r} is of integer schemes; {name} has elements of {made['element'].name}")
         made |= {**PRESETS[preset], "symmetric": False}
+        if options.get("granularity", "tensor") != "tensor":
+            made |= _PER_CHANNEL.get(preset, {})
     known = {f.name for f in fields(Scheme)} - {"name", "endless"}
     for option in options:
         if option not in known:
@@ -266,6 +279,8 @@ def _checked(made: dict[str, Any], given: dict[str, Any]) -> Scheme:
             raise ValueError(f"{element.name} is too wide: integers of up to 16 bits are quantized to")
     elif not s.symmetric or s.zero_point is not None or s.restricted:
         raise ValueError(f"zero points, symmetric=False and restricted are of integers; {element.name} has none")
+    if s.zero_point_order == "fused" and s.division != "reciprocal":
+        raise ValueError("zero_point_order 'fused' is x * (1 / scale) + zero_point: it needs division='reciprocal'")
     if not s.symmetric and (s.is_power or s.tensor_scale):
         raise ValueError("symmetric=False needs scale_rule='amax' and no tensor scale")
     if (s.scale is None) != (s.zero_point is None) and s.zero_point is not None:
