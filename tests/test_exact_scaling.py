@@ -300,6 +300,21 @@ def test_two_levels_round_tensor_scale_block_scale_and_element_once_each() -> No
     assert [v.value for v in t.values] == [w * s[i // 2] * g for i, w in enumerate(want)]
 
 
+def test_a_block_scale_is_one_quotient() -> None:
+    # amax / tensor_scale rounded to float32 is a tie of E4M3, and would go to an even code
+    for tensor_amax, amax, code in (
+        (0x3F810D35, 0x3D540369, 91),
+        (0x3F8CE599, 0x3D11EDCC, 87),
+        (0x3FC373A6, 0x3D6D5593, 89),
+    ):
+        t = two_level([float32(tensor_amax), float32(amax)], block=1)
+        assert t.tensor_scale == Fraction(float(float32(tensor_amax) / np.float32(2688)))
+        assert t.scale_codes[1] == code
+        exactly = Fraction(float(float32(amax))) / (6 * t.tensor_scale)
+        neighbours = [exact.decode(code + d, "float8_e4m3fn").value for d in (-1, 0, 1)]
+        assert min(neighbours, key=lambda v: abs(v - exactly)) == neighbours[1]
+
+
 def test_two_levels_of_zeros() -> None:
     t = two_level([0.0] * 16 + [-0.0])
     assert (t.tensor_scale, t.scale_codes, t.codes) == (1, (0, 0), (0,) * 16 + (8,))
@@ -345,6 +360,8 @@ def test_handed_affine_cases() -> None:
     assert affine([x], "uint8", s, division="divide").integers == (15,)
     assert affine([x], "uint8", s, division="reciprocal").integers == (16,)
     assert affine([x], "uint8", s).integers == (15,)  # the float32 numbers' quotient is below 15.5
+    x = float32(0x3EE66667)  # the quotient is above 4.5, but not by a float32 step
+    assert [affine([x], "uint8", s, division=d).integers[0] for d in ("exact", "divide")] == [5, 4]
     # torch 2.13 on x86: quantize_per_tensor is fused, quantize_per_channel is not
     orders = ("fused", "before_rounding", "after_rounding")
     x = float32(0x3E7FFFFE)
@@ -434,6 +451,8 @@ def test_affine_parameters() -> None:
     assert affine_parameters(-255, -1, "uint8") == (1, 255)
     assert affine_parameters(-63.5, 191.5, "uint8") == (1, 64)  # 63.5: to even
     assert affine_parameters(-62.5, 192.5, "uint8") == (1, 62)
+    assert affine_parameters(-63.5, 190.5, "int8", restricted=True) == (1, -64)  # -127 + 63.5, not -127 + 64
+    assert affine_parameters(-1, 0, "uint8", scale_format="float8_e4m3fn") == (two(-8), 255)  # clamped: 256
     assert affine_parameters(0, 0, "int8") == (1, -128)
     assert affine_parameters(0, 0, "int8", symmetric=True) == (1, 0)
     assert affine_parameters(-254, 100, "int8", symmetric=True) == (2, 0)
