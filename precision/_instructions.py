@@ -196,6 +196,12 @@ _ARCH_ALIASES = {
 }  # fmt: skip
 
 
+def find_architecture(name: str) -> str | None:
+    """The architecture of a name, an `sm_90` or a GPU's name, in any case; None for anything else."""
+    known = _ARCH_ALIASES.get(name.lower(), name.lower())
+    return known if known in ARCHITECTURES else None
+
+
 def _rows() -> dict[tuple[str, ...], Instruction]:
     found: dict[tuple[str, ...], Instruction] = {}
     for arch, shape, operands, result, group, fraction_bits, floor, bits, how, evidence in _TABLE:
@@ -259,8 +265,8 @@ def get_instruction(instruction: Instruction | str, arch: str | None = None) -> 
         if not isinstance(name, str):
             raise TypeError(f"{what} is {name!r}; it must be a name: see P.tensor_cores.INSTRUCTIONS, ARCHITECTURES")
     assert arch is not None
-    known = _ARCH_ALIASES.get(arch.lower(), arch.lower())
-    if known not in ARCHITECTURES:
+    known = find_architecture(arch)
+    if known is None:
         raise ValueError(f"unknown architecture {arch!r}: use one of {', '.join(ARCHITECTURES)}")
     key = _key(instruction)
     row = _BY_KEY.get((known, *key))

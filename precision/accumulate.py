@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from precision import _patterns, arithmetic, codec
+from precision import _instructions, _patterns, arithmetic, codec
 from precision._array import FLOAT32, FLOAT64, Layout
 from precision.formats import FORMATS, AnyFormat, Format, get_format
 from precision.policies import ROUNDINGS, Policy, get_policy, mode_of
@@ -166,12 +166,14 @@ def _chosen(accumulator: Any) -> Any:
     if isinstance(accumulator, str) and accumulator not in FORMATS:
         from precision import tensor_cores
 
-        if accumulator.split(".")[0] in tensor_cores.ARCHITECTURES:
+        if _instructions.find_architecture(accumulator.partition(".")[0]):
             return tensor_cores.get_accumulator(accumulator)
         try:
             get_format(accumulator)  # an alias
-        except ValueError:
-            close = difflib.get_close_matches(accumulator, [*FORMATS, *tensor_cores.accumulators()], 3)
+        except ValueError as error:
+            if "ambiguous" in str(error):
+                raise
+            close = difflib.get_close_matches(accumulator.lower(), [*FORMATS, *tensor_cores.accumulators()], 3)
             meant = f"did you mean {' or '.join(close)}? " if close else ""
             raise ValueError(
                 f"unknown accumulator {accumulator!r}: {meant}A format's name (P.formats()), a tensor core's "

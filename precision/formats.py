@@ -377,9 +377,17 @@ _AMBIGUOUS = {
 }
 
 
+_LIBRARIES = (
+    r"torch|ml_dtypes|numpy|np|jax\.numpy|jnp|jax|tensorflow|tf|triton\.language|tl|onnx\.tensorproto|tensorproto"
+)
+
+
 def _normal(name: str) -> str:
-    """Lower case, no prefix of a library, `fp`/`f` before a digit as `float`, no separators."""
-    text = re.sub(r"[\s_\-]", "", name.lower().rsplit(".", 1)[-1])
+    """Lower case, no prefix of a library, `fp`/`f` before a digit as `float`, no separators.
+
+    Whatever else stands before a dot stays: a tensor core, however misspelled, is no format.
+    """
+    text = re.sub(r"[\s_\-]", "", re.sub(rf"^(?:{_LIBRARIES})\.", "", name.lower()))
     text = re.sub(r"^nv(?=fp|float|bf)", "", text)
     return re.sub(r"^(?:fp|f)(?=[468])", "float", text)
 

@@ -25,13 +25,14 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from precision import _engine
 from precision._fused import Rule, Side, add_nearest, batches, chain, matrices
-from precision._instructions import ARCHITECTURES, INSTRUCTIONS, Instruction, get_instruction
+from precision._instructions import ARCHITECTURES, INSTRUCTIONS, Instruction, find_architecture, get_instruction
 from precision.codec import decode, encode, from_dtype, to_dtype
 from precision.formats import FORMATS, AnyFormat, Format, IntFormat, get_format
 
@@ -267,8 +268,18 @@ class TensorCore:
     evidence: str = "literature"
 
     def __post_init__(self) -> None:
+        if self.output is not None:
+            object.__setattr__(self, "output", get_format(self.output))
+            if isinstance(self.output, IntFormat) and self.output != self.format:
+                raise ValueError(
+                    f"output is {self.output.name}, an integer format: a result is rounded to a floating-point one. "
+                    "P.quantize makes integers of it"
+                )
         for what in ("promote", "slice_k"):
             value, k = getattr(self, what), self.instruction.k
+            if hasattr(value, "__index__"):
+                value = index(value)
+                object.__setattr__(self, what, value)
             if value is not None and (not isinstance(value, int) or value < k or value % k):
                 raise ValueError(f"{what} is {value!r}; {self.instruction} takes a positive multiple of its K, {k}")
             if value is not None and (isinstance(self.instruction.a, IntFormat) or self.instruction.emulated):
@@ -392,21 +403,33 @@ def get_accumulator(name: str | TensorCore) -> TensorCore:
     """The tensor core of a name; ".split_k_1408" after it cuts K into slices of 1408, ".to_bfloat16" rounds the result.
 
     "hopper.cublas.bfloat16.split_k_1408" is what cuBLAS did for M, N of 64 to 128; whether it splits, and how, is its
-    own choice for each shape. Raises ValueError for an unknown name, with those it may have meant.
+    own choice for each shape. The architecture may be an `sm_90` or a GPU's name (`h100`), in any case. Raises
+    ValueError for an unknown name, with those it may have meant, for an option given twice, and for a result rounded to
+    an integer format.
     """
     if isinstance(name, TensorCore):
         return name
     if not isinstance(name, str):
         raise TypeError(f"an accumulator is a name or a TensorCore, not {name!r}: see P.tensor_cores.accumulators()")
-    plain = re.sub(r"(\.split_k_\d+|\.to_\w+)+$", "", name)
+    plain = re.sub(r"(\.split_k_\d+|\.to_\w+)+$", "", name, flags=re.IGNORECASE)
+    options = name.removeprefix(plain)
+    arch, dot, rest = plain.lower().partition(".")
+    plain = f"{find_architecture(arch) or arch}{dot}{rest}"
     found = _accumulators().get(plain)
     if found is None:
         near = difflib.get_close_matches(plain, _accumulators(), n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(f"unknown accumulator {name!r}: {hint}P.tensor_cores.accumulators() lists all")
-    for option in filter(None, name.removeprefix(plain).split(".")):
-        if option.startswith("split_k_"):
-            found = replace(found, name=name, slice_k=int(option.removeprefix("split_k_")))
+    for option in filter(None, options.split(".")):
+        slices = option.lower().startswith("split_k_")
+        if (found.slice_k if slices else found.output) is not None:
+            what = "cuts K" if slices else "rounds its result"
+            raise ValueError(
+                f"accumulator {name!r} {what} twice: leave one .{'split_k_' if slices else 'to_'}... in it"
+            )
+        found = replace(found, name=f"{plain}{options.lower()}")
+        if slices:
+            found = replace(found, slice_k=int(option[len("split_k_") :]))
         else:
-            found = replace(found, name=name, output=get_format(option.removeprefix("to_")))
+            found = replace(found, output=get_format(option[len("to_") :]))
     return found

@@ -181,6 +181,19 @@ def test_tensor_cores_by_name() -> None:
     assert np.array_equal(P.dot(a, np.broadcast_to(b.T[0], a.shape), accumulator=name), want[:, 0])
 
 
+@parametrize("arch", ["Hopper", "h100", "H200", "sm_90", "SM_90a"])
+def test_architectures_have_the_names_that_instructions_take(arch: str) -> None:
+    """A sum of bfloat16 stops at 256; the tensor core, whose sum is a float32, does not."""
+    x = np.full((1, 16384), 0.75, np.float32)
+    for rest in ("cublas.bfloat16", "wgmma.BFloat16"):
+        assert P.matmul(x, x.T, accumulator=f"{arch}.{rest}") == 9216
+        name = f"hopper.{rest.lower()}"
+        assert P.tensor_cores.get_accumulator(f"{arch}.{rest}") == P.tensor_cores.get_accumulator(name)
+        assert P.bounds.matmul_bound(x, x.T, f"{arch}.{rest}") == P.bounds.matmul_bound(x, x.T, name)
+    split = P.tensor_cores.get_accumulator(f"{arch}.cublas.bfloat16.Split_k_1408.to_BF16")
+    assert (split.name, split.slice_k) == ("hopper.cublas.bfloat16.split_k_1408.to_bf16", 1408)
+
+
 X = np.ones((2, 3), np.float32)
 
 
@@ -208,6 +221,18 @@ X = np.ones((2, 3), np.float32)
             "unknown accumulator 'bfloat61': did you mean bflo",
         ),
         (lambda: P.matmul(X, X.T, accumulator="hopper.wgmma.float61"), ValueError, "hopper.wgmma"),
+        (
+            lambda: P.matmul(X, X.T, accumulator="hoper.cublas.float8_e4m3fn"),
+            ValueError,
+            "unknown accumulator 'hoper.cublas.float8_e4m3fn': did you mean hopper.cublas.float8_e4m3fn",
+        ),
+        (lambda: P.sum(X, accumulator="nonsense.float32"), ValueError, "unknown accumulator 'nonsense.float32'"),
+        (lambda: P.Accumulator("hopper.cublas.bfloat16"), ValueError, "unknown format 'hopper.cublas.bfloat16'"),
+        (
+            lambda: P.sum(X, accumulator="fp8"),
+            ValueError,
+            "format 'fp8' is ambiguous: say float8_e4m3fn or float8_e5m2",
+        ),
         (
             lambda: P.Accumulator("int32"),
             TypeError,

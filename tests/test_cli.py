@@ -97,6 +97,7 @@ REFUSED = {
     "show seven --format int8": "halfulp show: 'seven' is neither a code (0x7e, 0b1111110) nor a number (464, -0.0, ",
     "show 1/0 --format int8": "halfulp show: '1/0' is neither a code",
     "show 1e9999 --format int8": "halfulp show: 1e9999 is beyond 1e±5000",
+    "show 0x7e --format hoper.float8_e4m3fn": "halfulp show: unknown format 'hoper.float8_e4m3fn': did you mean float8",
     "show 0x_ --format int8": "halfulp show: '0x_' is no code: write 0x7e or 0b1111110",
     "show 1 --format int8 --rounding up": "halfulp show: unknown rounding 'up': there are nearest_even, ",
     "show 1 --format int8 --policy strict": "halfulp show: unknown policy 'strict': there are saturate, ",
