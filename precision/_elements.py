@@ -47,7 +47,8 @@ def _divided(x: Any, scale: Any) -> Any:
 
 def codes_of(x: Any, scales: Scales, s: Scheme, random: Any = None) -> Any:
     """The codes of elements (a piece of an array, or all of a tensor)."""
-    y = in_units(x, scales, s)
+    fused = s.zero_point_order == "fused" and scales.zero is not None
+    y = _fused(x, scales) if fused else in_units(x, scales, s)
     rounding = s.rounding if random is None else Rounding("stochastic", random, s.rounding.bits)  # type: ignore[union-attr]
     if not s.is_integer:
         if scales.bad is not None:
@@ -57,6 +58,14 @@ def codes_of(x: Any, scales: Scales, s: Scheme, random: Any = None) -> Any:
             codes = bw.where(scales.bad, zeros(codes), codes)
         return codes
     return _integer_codes(y, scales, s, rounding)
+
+
+def _fused(x: Any, scales: Scales) -> Any:
+    """x * (1 / scale) + zero_point, rounded once."""
+    x = bw.widened(x)
+    a, b, c = bw.where(x != x, zeros(x), x), scales.factor + zeros(x), _like(scales.zero, x) + zeros(x)
+    y = arithmetic.fma(a, b, c, "float64" if bw.layout_of(x).bits == 64 else "float32", policy="ieee")
+    return bw.where(x != x, bw.full(math.nan, y), y)
 
 
 def _encoded(y: Any, fmt: AnyFormat, rounding: Any, policy: Any) -> Any:
@@ -71,23 +80,33 @@ def _integer_codes(y: Any, scales: Scales, s: Scheme, rounding: Any) -> Any:
     """
     fmt: IntFormat = s.element  # type: ignore[assignment]
     low, high = integer_range(fmt, s.restricted)
-    if not scales.clean:
-        if s.missing_nan == "raise" and any_(y != y):
-            raise ValueError("x contains NaN, and the scheme says missing_nan='raise': see Scheme.missing_nan")
-        nan = {"max": math.inf, "min": -math.inf}.get(s.missing_nan, 0.0)
-        y = bw.where(y != y, bw.full(nan, y), y)
-        if scales.bad is not None:
-            y = bw.where(scales.bad, zeros(y), y)
     zero = middle(s) if scales.zero is None else scales.zero
+    added = s.zero_point_order == "fused" and scales.zero is not None
+    if not scales.clean:
+        y = _without_nan(y, zero, scales, s, added)
     if isinstance(zero, int) and zero == 0:
         return _encoded(y.clip(low, None) if s.restricted else y, fmt, rounding, "saturate")
-    if s.zero_point_order == "before_rounding":
-        y = bw.total(y, _like(zero, y))
+    if added or s.zero_point_order == "before_rounding":
+        y = y if added else bw.total(y, _like(zero, y))
         return _encoded(y.clip(low, high), fmt, rounding, "saturate")
     least, most = low - _like(zero, y), high - _like(zero, y)
     y = bw.where(y < least, least + zeros(y), bw.where(y > most, most + zeros(y), y))
     n = _encoded(y, s.endless, rounding, "saturate")
     return _added(n, zero, (1 << fmt.bits) - 1, _engine.code_dtype(fmt))
+
+
+def _without_nan(y: Any, zero: Any, scales: Scales, s: Scheme, added: bool) -> Any:
+    """Elements with what the scheme says in place of NaN; `added`: they have their zero point already."""
+    if s.missing_nan == "raise" and any_(y != y):
+        raise ValueError("x contains NaN, and the scheme says missing_nan='raise': see Scheme.missing_nan")
+    nothing = zeros(y) + _like(zero, y) if added else zeros(y)  # what stands for 0.0
+    instead = nothing
+    if s.missing_nan in ("max", "min"):
+        instead = bw.full(math.inf if s.missing_nan == "max" else -math.inf, y)
+    elif s.missing_nan == "integer_zero":
+        instead = nothing - _like(zero, y)
+    y = bw.where(y != y, instead, y)
+    return y if scales.bad is None else bw.where(scales.bad, nothing, y)
 
 
 def _added(codes: Any, zero: Any, mask: int, dtype: Any) -> Any:

@@ -190,7 +190,7 @@ def scheme(name: Any, *, preset: str | None = None, **options: Any) -> Scheme:
                      rounded to float32 first), "reciprocal" (x * (1 / scale), both in float32)
     zero_point_order "after_rounding": round(x / scale) + zero_point; "before_rounding": round(x / scale + zero_point),
                      the sum rounded to the working dtype; "fused": that sum, with division="reciprocal", by one fma
-    missing_nan      what a NaN element becomes in an integer format: "zero" (0.0), "integer_zero", "max", "min", "raise"
+    missing_nan      what NaN becomes in an integer format: "zero" (0.0), "integer_zero", "max", "min", "raise"
     observer         what the range of a block is, if not its largest magnitude: see `precision.observers`
     scale, zero_point  given instead of measured: numbers, or arrays of the shape of the scales
     rounding, policy  of the elements, as in `round_to`
