@@ -133,7 +133,7 @@ def test_examples_in_docstrings(name):
     assert not runner.failures, "".join(report)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/accumulation.md", "docs/tensor_cores.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/accumulation.md", "docs/quantization.md", "docs/tensor_cores.md"])
 def test_examples_in_pages(page):
     failures, tried = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert tried > 0
