@@ -307,7 +307,7 @@ def _in_float32(task: Task, patterns: list[Any]) -> Any:
 
     * a product has at most 2p digits: exact. A quotient or root that is not exact differs from every breakpoint by more
       than half a unit of the last of 2p + 2 digits (Figueroa, "When is double rounding innocuous?", 1995);
-    * a sum is inexact only if one term is less than 2^(p - 24) of the other. Its nearest float32 may have p digits then:
+    * a sum is inexact only if one term is less than 2^(p - 24) of the other. Its nearest float32 may have p digits:
       no midpoint of the format while that is normal, so the nearest modes round it rightly;
     * otherwise (directed sums, fma, and sums among the format's subnormals, whose midpoints have p digits and fewer) a
       breakpoint is replaced by its odd neighbour toward the exact result.
