@@ -589,17 +589,18 @@ torchao  [448.0, 0.015625] 0.00781
 ## Integers: three libraries, three answers
 
 With a given scale and zero point, presets give the bits of ONNX `QuantizeLinear`, `torch.quantize_per_tensor` and
-`torch.fake_quantize_per_tensor_affine`. They differ in two choices. The zero point is added before or after rounding:
-where it is odd, ties go to the other side.
+`torch.fake_quantize_per_tensor_affine` (2.13, CPU). They differ in three choices. The zero point is added before
+rounding (for a tensor in one fma, for channels rounded twice) or after it: where it is odd, ties go to the other side.
+NaN becomes zero, the largest or the least integer.
 
 ```python
->>> ties = np.float32([0.5, 1.5, 2.5, -0.5])
+>>> ties = np.float32([0.5, 1.5, 2.5, -0.5, np.nan])
 >>> for preset in P.schemes.PRESETS:
 ...     q = P.quantize(ties, P.scheme("int8", preset=preset, scale=1.0, zero_point=1))
 ...     print(f"{preset:20} {q.codes.view(np.int8).tolist()} {q.dequantize().tolist()}")
-onnx                 [1, 3, 3, 1] [0.0, 2.0, 2.0, 0.0]
-torch_quantize       [2, 2, 4, 0] [1.0, 1.0, 3.0, -1.0]
-torch_fake_quantize  [1, 3, 3, 1] [0.0, 2.0, 2.0, 0.0]
+onnx                 [1, 3, 3, 1, 1] [0.0, 2.0, 2.0, 0.0, 0.0]
+torch_quantize       [2, 2, 4, 0, 127] [1.0, 1.0, 3.0, -1.0, 126.0]
+torch_fake_quantize  [1, 3, 3, 1, -128] [0.0, 2.0, 2.0, 0.0, -129.0]
 
 ```
 
@@ -695,9 +696,9 @@ are float16. "mse" and "entropy" are observers; otherwise the range is that of t
 What is chance: nvfp4 with the columns shuffled first, so that other weights share blocks, loses {shuffled}
 in eight shuffles. Differences of a tenth mean nothing, unless two lines differ for a reason.
 
-**Integers need many scales, floats do not.** One weight of `{where}` is {outlier} times
-their root mean square. In int8 with one scale, the weights around it share a few integers, and 8 bits are worth no more
-than nvfp4's 4.5. A scale for each row gives 20 dB back, and then loses a quarter of what the best FP8 does. For
+**Integers need many scales, floats do not.** One weight of `{where}` is {outlier} times the root
+mean square. In int8 with one scale, the weights around it share a few integers, and 8 bits are worth no more than
+nvfp4's 4.5. A scale for each row gives 20 dB back, and then loses a quarter of what the best FP8 does. For
 float8_e4m3fn, rows and tiles change nothing: its spacing is relative, and its range is far wider than what the weights
 need.
 
