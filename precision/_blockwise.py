@@ -21,6 +21,7 @@ import numpy as np
 
 from precision import arithmetic, codec
 from precision._array import BFLOAT16, FLOAT32, FLOAT64, LAYOUTS, NUMPY, TORCH, Layout
+from precision._operations import DIV, MUL, SUB, nearest, rounded_to_odd
 from precision.scaling import Blocks
 
 PIECE = 1 << 16  # elements of which several arrays stay in a core's cache
@@ -146,6 +147,25 @@ def quotient(a: Any, b: Any) -> Any:
         return arithmetic.div(a, b, "float32", policy="ieee")
     with np.errstate(all="ignore"):
         return a / b
+
+
+def odd(operation: str, a: Any, b: Any, *, wide: bool = True) -> Any:
+    """a and b in float64 by an operation of `arithmetic`, rounded to odd, so that rounding again is as rounding once.
+
+    `wide`: of any float64 numbers; else of float32 ones and their quotients, whose errors do not underflow: traceable.
+    """
+    if wide:
+        return getattr(arithmetic, operation)(a, b, "float64", rounding="to_odd", policy="ieee")
+    patterns = [pattern(a), pattern(full(b, a) if isinstance(b, float) else b)]
+    if is_tensor(a):
+        found, error = nearest(_ODD[operation], patterns, False, "to_odd", False, TORCH)
+        return unpattern(rounded_to_odd(found, error, TORCH))
+    with np.errstate(all="ignore"):
+        found, error = nearest(_ODD[operation], patterns, False, "to_odd", False, NUMPY)
+        return unpattern(rounded_to_odd(found, error, NUMPY))
+
+
+_ODD = {"sub": SUB, "mul": MUL, "div": DIV}
 
 
 # --- The largest magnitude of each block ------------------------------------------------------------------------------
@@ -358,6 +378,12 @@ def restored(values: Any, exponent: Any) -> Any:
     ops = TORCH if is_tensor(values) else NUMPY
     u = pattern(values)
     magnitude = u & layout.magnitude
+    if not is_tensor(values) and exponent.size and magnitude.size:
+        low, high, top = int(exponent.min()), int(exponent.max()), int(magnitude.max())
+        least = 1 - layout.bias + 32  # above it values of up to 32 binades below 1 stay normal: a product is exact
+        if low >= least and top < layout.infinity and high + (top >> layout.mantissa_bits) < 2 * layout.bias:
+            with np.errstate(all="ignore"):
+                return values * unpattern(power(exponent, layout, NUMPY))
     result = ldexp(magnitude, exponent, layout, ops)
     over = (result == layout.infinity - 1) & (magnitude < layout.infinity)
     result = ops.where(over, layout.infinity + 0 * result, result)

@@ -11,7 +11,7 @@ from precision import _blockwise as bw
 from precision._elements import in_units
 from precision._measure import middle
 from precision.formats import IntFormat
-from precision.quantization import Quantized, prepared, quantize
+from precision.quantization import Quantized, prepared, quantize, round_trip
 from precision.rounding import round_to
 from precision.scaling import integer_range
 from precision.schemes import Scheme
@@ -23,7 +23,7 @@ def apply(x: Any, s: Scheme, axis: int | None, gradient: str, scale: Any, zero_p
         zero = None if zero_point is None else bw_integers(zero_point)
         s = replace(s, scale=scale.detach() if bw.is_tensor(scale) else scale, zero_point=zero)
     if not torch.is_grad_enabled() or not any(bw.is_tensor(t) and t.requires_grad for t in (x, scale, zero_point)):
-        return quantize(x.detach(), s, axis).dequantize()
+        return round_trip(x.detach(), s, axis)
     learns = gradient == "range"
     return _StraightThrough.apply(x, scale if learns else None, zero_point if learns else None, s, axis, gradient)  # type: ignore[no-untyped-call]
 

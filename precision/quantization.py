@@ -87,9 +87,9 @@ def _random_of(s: Scheme, blocks: Blocks, x: Any) -> Any:
     bits = s.rounding.random_bits
     if bw.is_tensor(x):
         torch = sys.modules["torch"]
-        bits = torch.as_tensor(bits, device=x.device).broadcast_to(x.shape)
+        bits = torch.as_tensor(bits, device=x.device).broadcast_to(blocks.shape)
     else:
-        bits = np.broadcast_to(np.asarray(bits.cpu() if bw.is_tensor(bits) else bits), x.shape)
+        bits = np.broadcast_to(np.asarray(bits.cpu() if bw.is_tensor(bits) else bits), blocks.shape)
     return bw.padded(bits, blocks)
 
 
@@ -217,7 +217,7 @@ def on_numpy(scales: Scales) -> Scales:
 
 def to_tensor(a: Any, torch: Any) -> Any:
     """A NumPy array as a CPU tensor, of ml_dtypes' bfloat16, too."""
-    a = np.ascontiguousarray(a)
+    a = np.asarray(a, order="C")  # which keeps 0-d arrays as they are
     if a.dtype.name == "bfloat16":
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(a)
@@ -271,7 +271,7 @@ def _quantized(
     view: Any, s: Scheme, blocks: Blocks, axis: int | None, name: str, source: Callable[[], Any] | None
 ) -> Quantized:
     scales = measured(view, blocks, s)
-    random = _random_of(s, blocks, view.reshape(blocks.padded)[tuple(slice(n) for n in blocks.shape)])
+    random = _random_of(s, blocks, view)
     if bw.is_tensor(view):
         codes = codes_of(view, scales, s, random)
     else:
@@ -283,6 +283,23 @@ def _quantized(
     value = value.reshape(blocks.scales)
     zero = None if zero is None else zero.reshape(blocks.scales)
     return Quantized(packed, value, zero, scales.tensor, s, axis, blocks.shape, name, source)
+
+
+def round_trip(x: Any, s: Scheme, axis: int | None = None) -> Any:
+    """What `quantize(x, s, axis).dequantize()` gives, without the codes being kept."""
+    x, s, blocks = prepared(x, s, axis, "quantize")
+    name = str(x.dtype).removeprefix("torch.")
+    as_torch = bw.is_tensor(x)
+    if as_torch and (x.is_cuda or is_traced(x)):
+        view = bw.padded(x, blocks)
+        scales = measured(view, blocks, s)
+        return bw.cropped(values_of(codes_of(view, scales, s, _random_of(s, blocks, view)), scales, s, name), blocks)
+    view = bw.padded(to_array(x) if as_torch else x, blocks)
+    scales = measured(view, blocks, s)
+    out = np.empty(blocks.view, get_format(name).numpy_dtype)
+    random = _random_of(s, blocks, view)
+    _each(view, blocks, scales, out, lambda x, part, r: values_of(codes_of(x, part, s, r), part, s, name), random)
+    return to_tensor(bw.cropped(out, blocks), sys.modules["torch"]) if as_torch else bw.cropped(out, blocks)
 
 
 # --- Values with a gradient -------------------------------------------------------------------------------------------
@@ -321,4 +338,4 @@ def fake_quantize(
         return apply(x, s, axis, gradient, scale, zero_point)
     if scale is not None:
         s = replace(s, scale=scale, zero_point=zero_point)
-    return quantize(x, s, axis).dequantize()
+    return round_trip(x, s, axis)
