@@ -212,7 +212,14 @@ def _overflows_to_infinity(mode: str, negative: bool) -> bool:
 
 
 def final_pattern(negative: bool, m: int, e: int, job: Job, random: int) -> int:
-    """The float64 pattern of m * 2^e rounded once to a format of 52 or 53 digits."""
+    """The float64 pattern of m * 2^e rounded once to a format of many digits; what it lacks is left to the job."""
+    fmt = job.fmt
+    if negative and m and not fmt.signed:
+        if job.policy.negative != "magnitude":
+            return FLOAT64.pattern(1, 0) + FLOAT64.sign  # all negative numbers are alike, and none shall become -0
+        negative = False
+    if m and not fmt.zero and exceeds(*fmt.least_parts, m, e):
+        return FLOAT64.pattern(*fmt.least_parts)
     m = rounded_in_integers(negative, m, e, job, random)
     if exceeds(m, e, *job.fmt.max_parts):
         infinite = job.policy.overflow == "infinity" and _overflows_to_infinity(job.mode, negative)

@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
+from operator import and_
 from typing import Any, Literal
 
 import numpy as np
@@ -73,12 +74,14 @@ class Flags:
     """The IEEE 754 exceptions of the last operation it was given to, as boolean arrays of the result's shape.
 
     invalid         a NaN from operands that are none (Inf - Inf, 0 * Inf, 0/0, Inf/Inf, the root of a negative number),
-                    or a number that an unsigned or zero-less format turns into NaN
+                    or a number, or -Inf, that an unsigned or zero-less format turns into NaN
     divide_by_zero  an exact infinity from finite operands: x/0
     overflow        finite operands, and the result, rounded as if the exponent had no limit, is beyond max
     underflow       the result is inexact and, rounded as if the exponent had no limit, below smallest_normal
     inexact         the result is not the exact one (overflow included)
 
+    A negative result of an unsigned format is never an overflow: it is invalid where the policy makes a NaN of it, and
+    inexact where it clamps; with negative="magnitude" the flags are those of the magnitude, and inexact.
     Tininess is thus detected after rounding, as x86 does; IEEE 754-2019 7.5 leaves the choice. Flushing a subnormal
     result is inexact. Always NumPy arrays, also for tensors.
     """
@@ -127,6 +130,9 @@ class Task:
                 self.short = digits
         # Whether float32's nearest result is not, and has to be rounded to odd.
         self.short_of_odd = operation is FMA or (operation in (ADD, SUB) and not job.mode.startswith("nearest"))
+        # What a negative result becomes: itself, or what the policy says of a format without a sign.
+        lacking = "clamp" if job.policy.negative == "nan" and not job.fmt.has_nan else job.policy.negative
+        self.negative = "kept" if job.fmt.signed else lacking
         self.signed_nan = job.policy.nan.endswith("signed") or job.policy.missing_nan == "opposite_zero"
 
     @cached_property
@@ -169,22 +175,26 @@ def _block(task: Task, patterns: list[Any], random: Any, raised: np.ndarray[Any,
     if e is not None and task.through_odd:
         z = rounded_to_odd(z, e, NUMPY)
     exact = [exactly(operation, [int(u[i]) for u in inputs], job.mode) for i in apart]
+    r = [0] * len(apart) if random is None else random[apart].tolist()
     if task.through_odd and apart:
         z[apart] = [odd_pattern(*parts) for parts in exact]
     out = _engine._numpy_patterns(job, z.view(np.uint64), FLOAT64, random)
     if apart and not task.through_odd:
-        r = [0] * len(apart) if random is None else random[apart].tolist()
         final = [final_pattern(*parts, job, bits) for parts, bits in zip(exact, r, strict=True)]
         out[apart] = _engine._numpy_patterns(task.finished, np.array(final, np.int64).view(np.uint64), FLOAT64, None)
     if raised is not None:
         raised[0], raised[1] = _invalid(operation, inputs, z), _by_zero(operation, inputs)
+        if task.negative == "nan":
+            raised[0] |= z == FLOAT64.sign | FLOAT64.infinity
         if task.through_odd:
-            number = (z & FLOAT64.magnitude) < FLOAT64.infinity
-            raised[0] |= number & _inexact_flags(task, z, random, raised[2:])
-            raised[2:] &= number
+            _inexact_flags(task, z, random, raised)
         else:
+            if not job.fmt.zero:
+                raised[np.ix_([0, 2, 3, 4], z & FLOAT64.magnitude == 0)] = np.c_[
+                    list(_exact_flags(task, False, 0, 0, 0))
+                ]
             for i, parts, bits in zip(apart, exact, r, strict=True):
-                raised[2:, i] = _exact_flags(task, *parts, bits)
+                raised[[0, 2, 3, 4], i] = _exact_flags(task, *parts, bits)
     return out
 
 
@@ -193,7 +203,7 @@ def _block(task: Task, patterns: list[Any], random: Any, raised: np.ndarray[Any,
 
 def _has_result(operation: Operation, patterns: Any) -> Any:
     """Where finite operands have a finite result: not x/0, 0/0, nor the root of a negative number."""
-    found = np.logical_and.reduce([(u & FLOAT64.magnitude) < FLOAT64.infinity for u in patterns])
+    found = reduce(and_, [(u & FLOAT64.magnitude) < FLOAT64.infinity for u in patterns])
     if operation is DIV:
         found &= patterns[1] & FLOAT64.magnitude != 0
     if operation is SQRT:
@@ -203,7 +213,9 @@ def _has_result(operation: Operation, patterns: Any) -> Any:
 
 def _invalid(operation: Operation, patterns: Any, z: Any) -> Any:
     """A NaN from operands that are none."""
-    none = np.logical_and.reduce([(u & FLOAT64.magnitude) <= FLOAT64.infinity for u in patterns])
+    none = reduce(
+        and_, [(u & FLOAT64.magnitude) <= FLOAT64.infinity for u in patterns]
+    )  # a number has a shape of its own
     return none & ((z & FLOAT64.magnitude) > FLOAT64.infinity)
 
 
@@ -214,32 +226,42 @@ def _by_zero(operation: Operation, patterns: Any) -> Any:
     return (a != 0) & (a < FLOAT64.infinity) & (patterns[1] & FLOAT64.magnitude == 0)
 
 
-def _inexact_flags(task: Task, z: Any, random: Any, rows: Any) -> Any:
-    """Sets the rows overflow, underflow, inexact from exact results (or odd ones); gives where one became a NaN."""
+def _inexact_flags(task: Task, z: Any, random: Any, raised: Any) -> None:
+    """Adds to the flags what rounding does to finite results, exact or rounded to odd."""
     fmt = task.job.fmt
+    a = z & FLOAT64.magnitude
+    number, below = a < FLOAT64.infinity, (z < 0) & (a != 0)
     size, free = (
-        _engine._numpy_patterns(job, z.view(np.uint64), FLOAT64, random).view(np.int64) & FLOAT64.magnitude
-        for job in (task.in_float64, task.unbounded)
+        _engine._numpy_patterns(job, np.ascontiguousarray(u).view(np.uint64), FLOAT64, random).view(np.int64)
+        & FLOAT64.magnitude
+        for job, u in ((task.in_float64, z), (task.unbounded, a if task.negative == "magnitude" else z))
     )
     over = free > FLOAT64.pattern(*fmt.max_parts)
-    inexact = (size != z & FLOAT64.magnitude) | over
+    if task.negative in ("nan", "clamp"):  # too large is not what is wrong with a number below all of the format
+        over &= ~below
+    inexact = (size != a) | over
     if not fmt.signed:
-        inexact |= (z < 0) & (z != FLOAT64.sign)
-    rows[:] = over, inexact & (free < FLOAT64.pattern(1, fmt.emin)), inexact
-    became_nan = (size > FLOAT64.infinity) & ~over
-    rows[:, became_nan] = False
-    return became_nan
+        inexact |= below
+    became_nan = number & (size > FLOAT64.infinity) & ~over
+    raised[0] |= became_nan
+    raised[2:] = over, inexact & (free < FLOAT64.pattern(1, fmt.emin)), inexact
+    raised[2:] &= number & ~became_nan
 
 
-def _exact_flags(task: Task, negative: bool, m: int, e: int, random: int) -> tuple[bool, bool, bool]:
-    """(overflow, underflow, inexact) of one result."""
-    job, smallest_normal = task.job, (1, task.job.fmt.emin)
+def _exact_flags(task: Task, negative: bool, m: int, e: int, random: int) -> tuple[bool, bool, bool, bool]:
+    """(invalid, overflow, underflow, inexact) of one result."""
+    job, fmt, smallest_normal = task.job, task.job.fmt, (1, task.job.fmt.emin)
+    below = negative and m != 0 and not fmt.signed
+    if (below and task.negative == "nan") or (m == 0 and not fmt.zero and fmt.has_nan and job.policy.zero == "nan"):
+        return True, False, False, False
+    negative &= fmt.signed or task.negative != "magnitude"
     rounded = rounded_in_integers(negative, m, e, job, random)
     free = rounded_in_integers(negative, m, e, job, random, bounded=False)
-    over = exceeds(free, e, *job.fmt.max_parts)
+    over = exceeds(free, e, *fmt.max_parts) and not (below and negative)
     flushed = job.policy.subnormals == "flush_results" and rounded > 0 and exceeds(*smallest_normal, rounded, e)
-    inexact = rounded != m or over or flushed
-    return over, inexact and exceeds(*smallest_normal, free, e), inexact
+    raised_to_least = not fmt.zero and exceeds(*fmt.least_parts, m, e)
+    inexact = rounded != m or over or flushed or below or raised_to_least
+    return False, over, inexact and exceeds(*smallest_normal, free, e), inexact
 
 
 # --- Operands ---------------------------------------------------------------------------------------------------------

@@ -370,16 +370,25 @@ def _unlimited(size: Fraction, negative: bool, fmt: Format, mode: _Mode) -> Frac
     return (steps + (dropped > 0 and mode.away(dropped, steps % 2 == 1, negative))) * spacing
 
 
-def _flags(operands: list[Number], x: Number, rounded: Number, fmt: AnyFormat, mode: _Mode) -> frozenset[str]:
+def _flags(
+    operands: list[Number], x: Number, rounded: Number, fmt: AnyFormat, mode: _Mode, policy: Policy
+) -> frozenset[str]:
     """The exceptions of an operation with the exact result `x`."""
     assert isinstance(fmt, Format)
     kinds = {y.kind for y in operands}
     if x.kind == "nan":
         return frozenset() if "nan" in kinds else frozenset({"invalid"})
+    lacks_sign = x.negative and not x.is_zero and not fmt.signed
+    if lacks_sign and policy.negative == "nan" and rounded.kind == "nan":
+        by_zero = x.kind == "infinity" and "infinity" not in kinds
+        return frozenset({"invalid", "divide_by_zero"} if by_zero else {"invalid"})
     if x.kind == "infinity":
         return frozenset() if "infinity" in kinds else frozenset({"divide_by_zero"})
     size = abs(x.value)
-    free = _unlimited(size, x.negative, fmt, mode) if size else size
+    drops_sign = lacks_sign and policy.negative == "magnitude"
+    free = _unlimited(size, x.negative and not drops_sign, fmt, mode) if size else size
+    if lacks_sign and not drops_sign:  # the smallest value of the format, whatever the size
+        return frozenset({"inexact", "underflow"} if free < _smallest_normal(fmt) else {"inexact"})
     if free > _steps(_largest(fmt, False), fmt) * _spacing(fmt):
         return frozenset({"overflow", "inexact"})
     if rounded.kind == "nan":
@@ -471,7 +480,7 @@ def _compute(
         code = _round(x, target, mode, chosen)
         if result == "flags":
             operands = [y for item in row for y in (item if isinstance(item, tuple) else (item,))]
-            return _flags(operands, x, decode(code, target), target, mode)
+            return _flags(operands, x, decode(code, target), target, mode, chosen)
         return code if result == "code" else decode(code, target) if result == "number" else float(decode(code, target))
 
     if isinstance(random, int) and all(isinstance(x, Number) for x in operands):

@@ -284,6 +284,69 @@ def test_conversion_between_any_two_formats() -> None:
                 assert np.array_equal(getattr(flags, flag.name), right), (source.name, target.name, flag.name)
 
 
+ONE_SIGN = [
+    P.float8_e8m0fnu,
+    P.Format("unsigned", 3, 2, signed=False),
+    P.Format("unsigned without NaN", 3, 2, signed=False, nan="none", infinities=False),
+    P.Format("unsigned of 53 digits", 8, 52, signed=False),
+    P.Format("scale of 53 digits", 8, 52, signed=False, zero=False),
+    P.Format("scale of 52 digits", 5, 51, signed=False, zero=False, nan="none", infinities=False),
+]
+
+
+@parametrize("negative", ["nan", "clamp", "magnitude"])
+@parametrize("f", ONE_SIGN, ids=lambda f: f.name)
+def test_results_and_flags_of_formats_that_lack_sign_or_zero(f: P.Format, negative: str) -> None:
+    """-7 and -6e38 are alike: what is wrong with them is the sign, not the size."""
+    ends = [f.max, float(f.overflow_threshold), f.max * (1 + f.eps), f.smallest_subnormal, f.smallest_subnormal / 4]
+    x = np.float64([*ends, *(-y for y in ends), 0.0, -0.0, 1, -7, 1 / 3, -1 / 3, np.inf, -np.inf, np.nan])
+    a, b = np.repeat(x, x.size), np.tile(x, x.size)
+    cases = itertools.product(["smallest", "nan"], ["toward_positive", "nearest_even", "toward_negative"])
+    for (zero, mode), name in zip(cases, itertools.cycle(["mul", "div", "sub"])):
+        policy = P.Policy(negative=negative, zero=zero, overflow="infinity", infinity="infinity")  # type: ignore[arg-type]
+        how: dict[str, Any] = {"rounding": mode, "policy": policy}
+        flags = P.Flags()
+        got = getattr(P, name)(a, b, f, result="code", flags=flags, **how)
+        want = getattr(exact, name)(a, b, f, result="code", **how)
+        assert np.array_equal(got, want), first_difference(got, want, a, b)
+        raised = getattr(exact, name)(a, b, f, result="flags", **how)
+        for flag in dataclasses.fields(flags):
+            mine, right = getattr(flags, flag.name), np.array([flag.name in r for r in raised])
+            assert np.array_equal(mine, right), (flag.name, name, mode, a[mine != right][0], b[mine != right][0])
+
+
+def test_flags_of_negative_results_without_a_sign() -> None:
+    """By hand, since the oracle could be wrong in the same way."""
+    a, two = np.float32([-3e38, -3.5, -np.inf, 3e38, -1e-38]), np.float32([2])
+    for negative, want in {
+        "nan": ["invalid", "invalid", "invalid", "overflow inexact", "invalid"],
+        "clamp": ["inexact", "inexact", "", "overflow inexact", "inexact"],
+        "magnitude": ["overflow inexact", "inexact", "", "overflow inexact", "inexact"],
+    }.items():
+        flags = P.Flags()
+        policy = P.Policy(overflow="infinity", infinity="infinity", negative=negative)  # type: ignore[arg-type]
+        P.mul(a, two, "float8_e8m0fnu", policy=policy, flags=flags)
+        names = [field.name for field in dataclasses.fields(flags)]
+        found = [" ".join(name for name in names if getattr(flags, name)[i]) for i in range(a.size)]
+        assert found == want, negative
+
+
+@parametrize("name", ["float64", "float32"])
+def test_flags_where_no_result_is_a_finite_number(name: str) -> None:
+    zero, one = np.float64([0.0]), np.float64([1.0])
+    for call, raised in [
+        (lambda f: P.div(one, zero, name, flags=f), ("divide_by_zero",)),
+        (lambda f: P.sqrt(-one, name, flags=f), ("invalid",)),
+        (lambda f: P.div(zero, zero, name, flags=f), ("invalid",)),
+        (lambda f: P.add(one * np.nan, one, name, flags=f), ()),
+        (lambda f: P.fma(one * np.inf, one, one, name, flags=f), ()),
+        (lambda f: P.add(one[:0], one, name, flags=f), ()),
+    ]:
+        flags = P.Flags()
+        call(flags)
+        assert flags.raised == raised
+
+
 # --- arrays of every kind ---------------------------------------------------------------------------------------------
 
 
