@@ -98,16 +98,17 @@ def _by_amax(amax: Any, zero: Any, bad: Any, layout: Layout, s: Scheme, ops: Any
     """Scales in a float format: amax / max."""
     fmt, largest = s.scale_format, float(_positive_max(s))
     wide = as_float64(amax, layout, ops)
-    tensor = None
+    tensor: Any = None
     if s.recipe == "te":
         return _transformer_engine(wide, bad, s)
     if s.tensor_scale:
-        tensor = bw.in_float32(_max(wide) / (largest * fmt.max))
+        most = _max(wide)
+        tensor = bw.in_float32(bw.odd("div", most, largest * fmt.max, wide=layout.bits == 64))
         tensor = bw.where(tensor == 0, bw.full(1.0, tensor), tensor)
         if s.recipe == "torchao":
             return _torchao(wide, bad, tensor, s)
-        wide = wide / bw.in_float64(tensor)
-    scale = round_to(wide / largest, fmt, policy="saturate")
+        largest = bw.in_float64(tensor) * largest
+    scale = round_to(bw.odd("div", wide, largest, wide=layout.bits == 64), fmt, policy="saturate")
     if s.zero_block != "zero":
         scale = bw.where(scale == 0, bw.full(fmt.smallest_subnormal, scale), scale)
     empty = {"zero": 0.0, "one": 1.0, "smallest": fmt.smallest_subnormal}[s.zero_block]
@@ -194,11 +195,14 @@ def _affine(view: Any, blocks: Blocks, s: Scheme) -> Scales:
     none = zeros(lo)
     lo, hi = bw.where(lo < 0, lo, none), bw.where(hi > 0, hi, none)
     qmin, qmax = integer_range(s.element, s.restricted)  # type: ignore[arg-type]
-    fmt = s.scale_format
-    scale = round_to((hi - lo) / (qmax - qmin), fmt, policy="saturate")
+    fmt, wide = s.scale_format, bw.layout_of(view).bits == 64
+    scale = round_to(
+        bw.odd("div", bw.odd("sub", hi, lo, wide=wide), float(qmax - qmin), wide=wide), fmt, policy="saturate"
+    )
     scale = bw.where(scale == 0, bw.full(fmt.smallest_subnormal, scale), scale)
     scale = bw.where(hi == lo, bw.full(1.0, scale), scale)
-    zero = round_to(qmin - lo / scale, "int32").clip(qmin, qmax)
+    zero = bw.odd("sub", bw.full(float(qmin), lo), bw.odd("div", lo, scale, wide=wide), wide=wide)
+    zero = round_to(zero, "int32").clip(qmin, qmax)
     found = _marked(bw.in_float32(scale), bad, zero=_integers(zero))
     factor = bw.quotient(bw.full(1.0, found.value), found.value) if s.division == "reciprocal" else None
     return replace(found, factor=factor)

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from precision import arithmetic
 from precision._array import FLOAT32, FLOAT64, NUMPY, Layout
 from precision.formats import AnyFormat, Format, IntFormat, get_format
 from precision.rounding import round_to
@@ -94,7 +93,8 @@ def blocks_of(
     if granularity not in GRANULARITIES:
         raise ValueError(f"granularity is {granularity!r}; it must be one of {', '.join(GRANULARITIES)}")
     if granularity == "tensor":
-        return Blocks(shape, shape, shape, tuple(range(rank)), ())
+        view = shape or (1,)  # a single number is seen as an array of one
+        return Blocks(shape, shape, view, tuple(range(len(view))), ())
     if isinstance(block, tuple):
         return _tiles(shape, block)
     if rank == 0:
@@ -269,6 +269,8 @@ def affine_parameters(
     Numbers, or arrays of one shape; float64 scales, integer zero points. Raises ValueError for bounds that are not
     finite or low above high, and for a symmetric unsigned format together with `restricted`.
     """
+    from precision._blockwise import odd
+
     f = get_format(fmt)
     if not isinstance(f, IntFormat):
         raise ValueError(f"{f.name} has no zero point: affine parameters are those of an integer format")
@@ -281,13 +283,13 @@ def affine_parameters(
         middle = 0 if f.signed else (1 << f.bits) >> 1
         size, steps, fixed = np.maximum(-lo, hi), qmax - middle, middle
     else:
-        size, steps, fixed = hi - lo, qmax - qmin, None
-    scale = round_to(arithmetic.div(size, float(steps), "float64"), scale_format, policy="saturate")
+        size, steps, fixed = odd("sub", hi, lo), qmax - qmin, None
+    scale = round_to(odd("div", size, float(steps)), scale_format, policy="saturate")
     scale = np.where(scale == 0, np.where(size == 0, 1.0, get_format(scale_format).smallest_subnormal), scale)
     if fixed is not None:
         zero = np.full(lo.shape, fixed, np.int64)
     else:
-        zero = np.clip(round_to(qmin - lo / scale, "int32"), qmin, qmax).astype(np.int64)
+        zero = np.clip(round_to(odd("sub", float(qmin), odd("div", lo, scale)), "int32"), qmin, qmax).astype(np.int64)
     return (float(scale), int(zero)) if scale.ndim == 0 else (scale, zero)
 
 

@@ -198,6 +198,8 @@ def scheme(name: Any, *, preset: str | None = None, **options: Any) -> Scheme:
     `preset` sets the choices that give the bits of a library; see `PRESETS`. Raises ValueError for unknown names and
     for choices that contradict each other.
     """
+    if not options and preset is None and isinstance(name, str) and name in _MADE:
+        return _MADE[name]  # which compilers can trace
     key: Any = _SAME.get(name, name) if isinstance(name, str) else name
     if key not in _NAMED:
         try:
@@ -293,3 +295,7 @@ def _block(block: Any) -> int | tuple[int, int]:
     if len(parts) not in (1, 2) or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in parts):
         raise ValueError(f"block is {block!r}; it must be a number of elements of at least 1, or (rows, columns)")
     return parts[0] if len(parts) == 1 else parts
+
+
+_MADE: dict[str, Scheme] = {}
+_MADE |= {name: scheme(name) for name in (*_NAMED, *_SAME)}
