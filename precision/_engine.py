@@ -57,8 +57,7 @@ def apply(job: Job, x: Any, random: Any = None) -> Any:
     """The job on any array; a Python scalar or list counts as a NumPy array, a NumPy scalar stays one."""
     if type(x) is np.ndarray:
         return _numpy(job, x, random)
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("x is a masked array, whose mask would be lost: pass x.filled(...) or x.data")
+    check_unmasked(x, "x")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _torch(job, x, random, torch)
@@ -66,6 +65,23 @@ def apply(job: Job, x: Any, random: Any = None) -> Any:
         result = _numpy(job, _array_of(x), random)
         return result[()] if isinstance(x, np.generic) else result
     raise TypeError(f"x is a {type(x).__module__}.{type(x).__name__}; pass a NumPy array, a torch tensor or numbers")
+
+
+def check_unmasked(x: Any, what: str) -> None:
+    """Refuse an array whose mask NumPy would drop without a word."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{what} is a masked array, whose mask would be lost: pass {what}.filled(...) or {what}.data")
+
+
+def broadcast_shape(**operands: Any) -> tuple[int, ...]:
+    """The shape that arrays broadcast to; ValueError, with their names and shapes, if they do not."""
+    try:
+        return np.broadcast_shapes(*(tuple(x.shape) for x in operands.values()))
+    except ValueError:
+        shapes = " and ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items())
+        raise ValueError(
+            f"shapes do not broadcast: {shapes}; from the last dimension on, lengths must be equal, or one of them 1"
+        ) from None
 
 
 def _array_of(x: Any) -> np.ndarray[Any, Any]:
@@ -95,15 +111,17 @@ def _numpy_layout(dtype: np.dtype[Any]) -> Layout | None:
     raise TypeError(_refused_dtype(name))
 
 
-def _refused_dtype(name: str) -> str:
-    allowed = "float16, bfloat16, float32, float64 and integers"
+def _refused_dtype(
+    name: str, what: str = "x", allowed: str = "float16, bfloat16, float32, float64 and integers"
+) -> str:
     if name == "float4_e2m1fn_x2":
-        return packed_dtype("x")
+        return packed_dtype(what)
     if name.startswith(("float8", "float6", "float4", "int4", "int2", "uint4", "uint2")):
-        return f"x has dtype {name}: its elements are codes; decode them first (P.decode(x)), allowed are {allowed}"
+        decoded = "P.decode(x)" if what == "x" else "P.decode"
+        return f"{what} has dtype {name}: its elements are codes; decode them first ({decoded}), allowed are {allowed}"
     if name == "bool":
-        return f"x has dtype bool; convert it to a number type first, allowed are {allowed}"
-    return f"x has dtype {name}; allowed are {allowed}"
+        return f"{what} has dtype bool; convert it to a number type first, allowed are {allowed}"
+    return f"{what} has dtype {name}; allowed are {allowed}"
 
 
 def packed_dtype(what: str) -> str:
@@ -126,14 +144,15 @@ def check_dense(x: Any, what: str) -> None:
         )
 
 
-def _check_holds(job: Job, layout: Layout) -> None:
+def _check_holds(
+    job: Job, layout: Layout, what: str = "x", instead: str = "use encode(), which takes any input"
+) -> None:
     layout = job.into or layout
     if job.kind != "encode" and not _patterns.holds(layout, job.fmt):
         # A dtype that holds x as well: float16 and bfloat16 do not hold each other.
         remedy = "float32" if layout.bits == 16 and _patterns.holds(FLOAT32, job.fmt) else "float64"
         raise ValueError(
-            f"{layout.name} cannot hold every value of {job.fmt.name}: convert x to {remedy} first, or use encode(), "
-            "which takes any input"
+            f"{layout.name} cannot hold every value of {job.fmt.name}: convert {what} to {remedy} first, or {instead}"
         )
 
 

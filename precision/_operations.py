@@ -95,6 +95,11 @@ class Operation:
     compute: Callable[[Any, bool, Any], tuple[Any, Any]]
     arity: int
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Their names, in what is said about them."""
+        return ("x",) if self.arity == 1 else ("a", "b", "c")[: self.arity]
+
     def exact(self, narrow: bool) -> bool:
         """Whether float64 holds every result."""
         return self.compute is _same or (self.compute is _mul and narrow)

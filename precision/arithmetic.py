@@ -28,6 +28,7 @@ array([0.33325195,       -inf,        nan, 0.25      ], dtype=float32)
 
 from __future__ import annotations
 
+import struct
 import sys
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, reduce
@@ -47,6 +48,7 @@ from precision._operations import (
     SQRT,
     SUB,
     Operation,
+    _integer,
     exactly,
     exceeds,
     final_pattern,
@@ -104,18 +106,20 @@ class Flags:
 class Task:
     """One operation into one format, checked and resolved: what all its blocks share."""
 
-    def __init__(self, operation: Operation, job: Job, layout: Layout, flush_inputs: bool) -> None:
+    def __init__(
+        self, operation: Operation, job: Job, layout: Layout, flush_inputs: bool, refuses_nan: bool = False
+    ) -> None:
         self.operation = operation
-        self.job = job  # rounds float64 patterns; the flushing of inputs is taken out of it
+        self.job = job  # rounds float64 patterns; the flushing of inputs and the refusal of NaN are taken out of it
         self.layout = layout  # of the operands
         self.flush_inputs = flush_inputs
+        self.refuses_nan = refuses_nan
         self.narrow = layout is not FLOAT64
         digits = job.fmt.mantissa_bits + 1
         # Whether float64 rounded to odd has enough digits (or is exact anyway).
         self.through_odd = digits + job.random_bits <= ODD_DIGITS or operation.exact(self.narrow)
         # Whether the definition is all there is to do, so that one kernel or loop can do it.
-        nan = job.policy.nan if job.fmt.has_nan else job.policy.missing_nan
-        self.fusible = self.narrow and self.through_odd and nan != "raise"
+        self.fusible = self.narrow and self.through_odd and not refuses_nan
         # Whether float32 rounded to odd has enough digits, too: CUDA has quick instructions for it.
         in_float32 = _patterns.aligned(FLOAT32, job.fmt) and (layout is FLOAT32 or job.kind == "encode")
         self.through_float32 = in_float32 and digits <= 22 and not job.random_bits
@@ -172,6 +176,7 @@ def _block(task: Task, patterns: list[Any], random: Any, raised: np.ndarray[Any,
         # Beside Inf, NaN and zero only the sign of a number counts: float64 shall not overflow or flush it.
         patterns = [np.where(w, (u & FLOAT64.sign) | (1023 << 52), u) for w, u in zip(wild, inputs, strict=True)]
     z, e = nearest(operation, patterns, task.narrow, job.mode, task.signed_nan, NUMPY)
+    _check_nan(task, z, FLOAT64)
     if e is not None and task.through_odd:
         z = rounded_to_odd(z, e, NUMPY)
     exact = [exactly(operation, [int(u[i]) for u in inputs], job.mode) for i in apart]
@@ -196,6 +201,14 @@ def _block(task: Task, patterns: list[Any], random: Any, raised: np.ndarray[Any,
             for i, parts, bits in zip(apart, exact, r, strict=True):
                 raised[[0, 2, 3, 4], i] = _exact_flags(task, *parts, bits)
     return out
+
+
+def _check_nan(task: Task, results: Any, layout: Layout) -> None:
+    if task.refuses_nan and bool(((results & layout.magnitude) > layout.infinity).any()):
+        raise ValueError(
+            f"an operand is NaN, or this {task.operation.name} makes one, and the policy says to raise for one; "
+            f"{task.job.fmt.name}: see Policy.nan and missing_nan"
+        )
 
 
 # --- Exceptions -------------------------------------------------------------------------------------------------------
@@ -269,7 +282,7 @@ def _exact_flags(task: Task, negative: bool, m: int, e: int, random: int) -> tup
 
 def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags: Flags | None) -> np.ndarray[Any, Any]:
     """The results, as unsigned integers, for arrays of patterns of the task's layout, unsigned too."""
-    shape = np.broadcast_shapes(*(x.shape for x in operands))
+    shape = _engine.broadcast_shape(**dict(zip(task.operation.operands, operands, strict=True)))
     parts = [(x if x.size == 1 or x.shape == shape else np.broadcast_to(x, shape)).reshape(-1) for x in operands]
     unsigned = operands[0].dtype.type
     out = np.empty(shape, _engine.code_dtype(task.job.fmt) if task.job.kind == "encode" else unsigned)
@@ -289,6 +302,7 @@ def _numpy(task: Task, operands: list[np.ndarray[Any, Any]], random: Any, flags:
             if task.short and raised is None and not flushes and not (compiled and task.short_of_odd):
                 z = _in_float32(task, pieces)
                 if z is not None:
+                    _check_nan(task, z, FLOAT32)
                     _engine._numpy_patterns(task.job, z, FLOAT32, None, flat[block])
                     continue
             if compiled:
@@ -392,6 +406,18 @@ def _usual(z: Any, operands: list[Any], least: int) -> bool:
     return bool(np.all(found))
 
 
+def _held(u: np.ndarray[Any, Any], source: Layout, layout: Layout) -> Any:
+    """Patterns of one layout as those of the same values in another: no subnormal is flushed, no NaN is warned of."""
+    if source is layout:
+        return u
+    with np.errstate(all="ignore"):
+        if layout is FLOAT64:
+            return _float64_patterns(u, source, _flushes()).view(np.uint64)
+        if source.name == "bfloat16":
+            return u.astype(np.uint32) << np.uint32(16)
+        return u.view(np.float16).astype(np.float32).view(np.uint32)
+
+
 def _float64_patterns(u: np.ndarray[Any, Any], layout: Layout, flushes: bool) -> Any:
     """Patterns of any layout as float64 patterns of the same values."""
     if layout is FLOAT64:
@@ -431,14 +457,24 @@ def _apply(
     torch = sys.modules.get("torch")
     if torch is not None and any(isinstance(x, torch.Tensor) for x in operands):
         return _torch(operation, operands, fmt, rounding, policy, result, flags, torch)
+    for x, name in zip(operands, operation.operands, strict=True):
+        _engine.check_unmasked(x, name)
     arrays: list[Any] = [x if _is_number(x) else np.asarray(x) for x in operands]
     layout, dtype = _common_dtype(tuple(x.dtype for x in arrays if not _is_number(x)))
     task, random = _task(operation, fmt, rounding, policy, result, layout)
-    native = [_scalar(x, dtype) if _is_number(x) else x.astype(dtype, order="C", copy=False) for x in arrays]
-    out = _numpy(task, [x.view(f"uint{layout.bits}") for x in native], random, flags)
+    out = _numpy(task, [_patterns_of(x, layout) for x in arrays], random, flags)
     if result == "value":
         out = out.view(dtype)
     return out[()] if all(isinstance(x, np.generic) for x in operands) else out
+
+
+def _patterns_of(x: Any, layout: Layout) -> Any:
+    """A Python number, or an array, as patterns of the layout that the operands have in common."""
+    if _is_number(x):
+        return np.array(_number(x, layout), f"uint{layout.bits}")
+    own = LAYOUTS[x.dtype.name]
+    native = x.astype(x.dtype.newbyteorder("="), order="C", copy=False)
+    return _held(native.view(f"uint{own.bits}"), own, layout)
 
 
 def _is_number(x: Any) -> bool:
@@ -457,15 +493,18 @@ def _task(operation: Operation, fmt: Any, rounding: Any, policy: Any, result: st
     flush_inputs = chosen.subnormals in ("flush_inputs", "flush")
     if flush_inputs:
         chosen = replace(chosen, subnormals="flush_results" if chosen.subnormals == "flush" else "keep")
+    refuses_nan = (chosen.nan if target.has_nan else chosen.missing_nan) == "raise"
+    if refuses_nan:
+        chosen = replace(chosen, nan="quiet", missing_nan=None)
     kind = {"value": "round", "code": "encode"}[result]
     job, random = make_job(kind, target, rounding, chosen, layout)
-    key = operation, job, flush_inputs
+    key = operation, job, flush_inputs, refuses_nan
     found = _tasks.get(key)
     if found is None:
-        _engine._check_holds(job, layout)
+        _engine._check_holds(job, layout, "an operand", "ask for codes, result='code'")
         if len(_tasks) > 4096:
             _tasks.clear()
-        found = _tasks[key] = Task(operation, job, layout, flush_inputs)
+        found = _tasks[key] = Task(operation, job, layout, flush_inputs, refuses_nan)
     return found, random
 
 
@@ -475,7 +514,7 @@ def _common_layout(names: list[str]) -> Layout:
         if name not in LAYOUTS:
             if name in INTEGERS:
                 raise TypeError(f"an operand has dtype {name}: convert it to a float dtype that holds its values")
-            raise TypeError(_engine._refused_dtype(name).replace("x has", "an operand has"))
+            raise TypeError(_engine._refused_dtype(name, "an operand", "float16, bfloat16, float32 and float64"))
     if len(set(names)) == 1:
         return LAYOUTS[names[0]]
     return FLOAT64 if "float64" in names or not names else FLOAT32
@@ -488,13 +527,29 @@ def _common_dtype(dtypes: tuple[np.dtype[Any], ...]) -> tuple[Layout, np.dtype[A
     return layout, next((d.newbyteorder("=") for d in dtypes if d.name == layout.name), None) or np.dtype(layout.name)
 
 
-def _scalar(x: float, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A Python number in the dtype of the arrays beside it, which must hold it."""
-    with np.errstate(all="ignore"):
-        value = np.array(x, dtype)
-    if not (x != x or float(value) == x):
-        raise ValueError(f"{x!r} is no value of the other operands' dtype {dtype}: pass it as an array of a wider one")
-    return value
+def _number(x: Any, layout: Layout) -> int:
+    """The pattern of a Python number in the layout of the arrays beside it, which must hold it: all in integers."""
+    try:
+        value = float(x)
+    except OverflowError:
+        value = 0.0
+    (u,) = struct.unpack("<q", struct.pack("<d", value))
+    a = u & FLOAT64.magnitude
+    holds = value != value or value == x
+    if a >= FLOAT64.infinity:
+        found = layout.infinity if a == FLOAT64.infinity else layout.quiet_nan
+    else:
+        m, e = _integer(a)
+        zeros = max((m & -m).bit_length() - 1, 0)
+        m, e = m >> zeros, e + zeros
+        in_range = e >= 1 - layout.bias - layout.mantissa_bits and m.bit_length() + e <= layout.bias + 1
+        holds = holds and (m == 0 or (in_range and m.bit_length() <= layout.mantissa_bits + 1))
+        found = layout.pattern(m, e) if holds else 0
+    if not holds:
+        shown = repr(x) if isinstance(x, float) or x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
+        remedy = "no dtype here holds it: round it" if layout is FLOAT64 else "pass it as an array of a wider one"
+        raise ValueError(f"{shown} is no value of the other operands' dtype {layout.name}: {remedy}")
+    return found | int(u < 0) << (layout.bits - 1)
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------
@@ -520,6 +575,9 @@ def _torch(
         raise ValueError(f"operands are on {devices}: move them to one device")
     if any(x.requires_grad for x in tensors) and torch.is_grad_enabled():
         raise ValueError("an operand requires grad, and rounding has no useful derivative: use x.detach() or no_grad()")
+    for x, name in zip(operands, operation.operands, strict=True):
+        if isinstance(x, torch.Tensor):
+            _engine.check_dense(x, name)
     layout = _common_layout([str(x.dtype).removeprefix("torch.") for x in tensors])
     dtype = getattr(torch, layout.name)
     task, random = _task(operation, fmt, rounding, policy, result, layout)
@@ -532,11 +590,20 @@ def _torch(
             "cannot be traced: call this outside of torch.compile, or with float32 tensors"
         )
     if not traced and (device.type == "cpu" or not fusible):
-        held = [torch.as_tensor(x).detach().to("cpu", dtype).resolve_neg().contiguous() for x in operands]
-        arrays = [x.view(integer).numpy().view(f"uint{layout.bits}") for x in held]
+        arrays = [_cpu_patterns(x, layout, torch) for x in operands]
         out = torch.from_numpy(_numpy(task, arrays, random, flags)).to(device)
         return out if result == "code" else out.view(integer).view(dtype)
-    patterns = [torch.as_tensor(x, dtype=dtype, device=device).resolve_neg().view(integer) for x in operands]
+    patterns = []
+    for x in operands:
+        if isinstance(
+            x, torch.Tensor
+        ):  # to float32 if at all, from dtypes whose subnormals are normal there or shifted
+            patterns.append(x.to(dtype).resolve_neg().view(integer))
+        else:
+            u = _number(x, layout)
+            patterns.append(torch.tensor(u - ((u >> (layout.bits - 1)) << layout.bits), dtype=integer, device=device))
+    if not traced:
+        _engine.broadcast_shape(**dict(zip(operation.operands, patterns, strict=True)))
     if task.job.random_bits:
         shape = torch.broadcast_shapes(*(x.shape for x in patterns))
         random = _engine._torch_random(random, task.job.random_bits, shape, device, torch)
@@ -549,6 +616,15 @@ def _torch(
     if result == "code":
         return _engine._torch_codes(out, task.job.fmt, torch)
     return out.to(integer).view(dtype)
+
+
+def _cpu_patterns(x: Any, layout: Layout, torch: Any) -> Any:
+    """`_patterns_of` a tensor, whose memory NumPy shares if it is the CPU's."""
+    if not isinstance(x, torch.Tensor):
+        return _patterns_of(x, layout)
+    own = LAYOUTS[str(x.dtype).removeprefix("torch.")]
+    x = x.detach().cpu().resolve_neg().contiguous()
+    return _held(x.view(_engine._torch_integer(torch, own.bits)).numpy().view(f"uint{own.bits}"), own, layout)
 
 
 def _defined(task: Task, patterns: list[Any], ops: Any, random: Any) -> Any:
@@ -611,8 +687,9 @@ def add(
     `flags`, a `Flags` to be filled, reports the IEEE exceptions (computed on the CPU).
 
     Works while torch.compile traces (not for float64, nor with flags) with the same bits, and under flush-to-zero.
-    Raises TypeError for other dtypes and for integer formats; ValueError for shapes that do not broadcast, a dtype that
-    cannot hold the results, tensors that require grad or are on several devices, and unknown names.
+    Raises TypeError for other dtypes (integers too: they need a float dtype that holds them), masked arrays, sparse
+    tensors and integer formats; ValueError for shapes that do not broadcast, a dtype that cannot hold the results or a
+    Python number, tensors that require grad or are on several devices, and unknown names.
     Source: IEEE 754-2019 5.4.1, 6.1-6.3, 7.
     """
     return _apply(ADD, (a, b), fmt, rounding, policy, result, flags)
@@ -703,8 +780,11 @@ def convert(
     The conversion of `round_to` and `encode`, and their default policy; `flags` reports the IEEE exceptions into a
     floating-point format. Codes are integer arrays or tensors as `decode` takes them. Raises as `decode` and `encode`.
     """
-    x = codec.decode(codes, source)
+    if result not in ("value", "code"):
+        raise ValueError(f"result is {result!r}; it must be 'value' or 'code'")
     target = get_format(fmt)
+    wide = result == "value" and not _patterns.holds(FLOAT32, target)
+    x = codec.decode(codes, source, "float64" if wide else None)
     if flags is None:
         make = codec.encode if result == "code" else round_to
         return make(x, target, rounding=rounding, policy=policy)

@@ -367,6 +367,34 @@ def test_shapes_dtypes_and_numbers() -> None:
     assert P.div(a, 3, "float8_e4m3fn", result="code").dtype == np.uint8
 
 
+@pytest.mark.filterwarnings("error")
+def test_python_numbers_are_taken_exactly() -> None:
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        f = P.get_format(name)
+        numbers = [0, -0.0, 1, -3.5, f.max, -f.smallest_subnormal, f.smallest_normal, -np.inf, np.nan, -(2**7)]
+        for x in numbers:
+            tensor = torch.zeros(2, dtype=getattr(torch, name))
+            array = P.encode(np.float64([x]), f, policy="ieee")
+            kept = P.encode(P.mul(tensor + 1, x, f), f, policy="ieee").numpy()
+            assert np.array_equal(kept, np.repeat(array, 2)), (name, x)
+            zeros = np.ones(2, ml_dtypes.bfloat16 if name == "bfloat16" else name)
+            assert np.array_equal(P.mul(zeros, x, f, result="code"), kept), (name, x)
+    assert P.convert([1], "float8_e5m2", "float64", result="value").dtype == np.float64
+    assert P.convert([1], "float8_e5m2", "float64", result="value", flags=P.Flags()).tolist() == [2.0**-16]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_is_a_nan() -> None:
+    for bits, wider in (
+        (np.uint32(0x7F800001), np.float64),
+        (np.uint16(0x7C01), np.float32),
+        (np.uint16(0x7C01), np.float64),
+    ):
+        signalling = np.array([bits]).view(np.float32 if bits.itemsize == 4 else np.float16)
+        for x, y in ((signalling, wider([1])), (torch.from_numpy(signalling), torch.from_numpy(wider([1])))):
+            assert np.isnan(np.asarray(P.add(x, y, "float16"))).all()
+
+
 def test_large_arrays_mix_blocks_of_both_kinds() -> None:
     """Blocks that float32 can decide beside others, at the same positions as one by one."""
     rng = np.random.default_rng(5)
@@ -439,7 +467,7 @@ def test_recorded_kernels_are_c() -> None:
 
 
 FLUSHED = """
-import numpy as np, torch, precision as P
+import ml_dtypes, numpy as np, torch, precision as P
 x = P.decode(np.arange(0, 1 << 16, 7), "bfloat16")
 y = x[::-1].copy()
 cases = [(n, m) for n in ("add", "mul", "div", "fma", "sqrt") for m in ("nearest_even", "toward_positive")]
@@ -448,10 +476,29 @@ def everything():
         getattr(P, n)(*[x, y, y][: {"sqrt": 1, "fma": 3}.get(n, 2)], f, rounding=m, result="code").tobytes()
         for n, m in cases for f in ("bfloat16", "float32", "float16")
     )
+subnormals = [np.array([n], f"uint{bits}") for n, bits in ((512, 16), (512, 32), (1, 32))]
+mixed = [(u.view(ml_dtypes.bfloat16 if u.itemsize == 2 else np.float32), np.float64([0])) for u in subnormals]
+mixed += [(x, x.dtype.type(0)[None].astype(np.float32)) for x in (u.view(np.float16) for u in subnormals[:1])]
+mixed += [(x, np.float32([0])) for x, _ in mixed[:1]]
+mixed += [(np.float32([0]), 2.0**-140), (np.float64([0]), 5e-324), (np.float16([0]), 2.0**-24)]
+def tensor(x):
+    if isinstance(x, float): return x
+    return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == ml_dtypes.bfloat16 else torch.from_numpy(x)
+def beside_wider():
+    # Operands that are converted before anything is computed: arrays, tensors, Python numbers.
+    out = [P.add(a, b, "float64" if a.dtype == np.float64 or not isinstance(b, float) and b.dtype == np.float64
+                 else "float16" if a.dtype == np.float16 and isinstance(b, float) else "float32") for a, b in mixed]
+    again = [P.add(tensor(a), tensor(b), str(x.dtype)).numpy() for (a, b), x in zip(mixed, out, strict=True)]
+    assert [x.tobytes() for x in out] == [x.tobytes() for x in again]
+    assert all(x.view(f"u{x.itemsize}").all() for x in out)
+    return b"".join(x.tobytes() for x in out)
+first = beside_wider()
+assert P.add(*mixed[1], "float64")[0] == 2.0**-140
 before = everything()
 assert torch.set_flush_denormal(True)
 assert np.float32(1e-40) * np.float32(1) == 0
 assert everything() == before
+assert beside_wider() == first
 """
 
 
@@ -462,6 +509,7 @@ def test_flush_to_zero_changes_nothing() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 X = np.float32([1, 2, 3])
+T = torch.from_numpy(X)
 
 
 @parametrize(
@@ -473,8 +521,89 @@ X = np.float32([1, 2, 3])
             "an operand has dtype int64: convert it to a float dtype",
         ),
         (lambda: P.add(X, X, "int8"), TypeError, "int8 is an integer format; arithmetic rounds to a floating-point"),
-        (lambda: P.add(X, X[:2], "float16"), ValueError, "could not be broadcast|shape mismatch"),
-        (lambda: P.add(X.astype(np.float16), 1, "bfloat16"), ValueError, "float16 cannot hold every value of bfloat16"),
+        (
+            lambda: P.add(X, X[:2], "float16"),
+            ValueError,
+            r"shapes do not broadcast: a \(3,\) and b \(2,\); from the last",
+        ),
+        (lambda: P.fma(T, T, T[:2], "float16"), ValueError, r"do not broadcast: a \(3,\) and b \(3,\) and c \(2,\)"),
+        (
+            lambda: P.add(X.astype(np.float16), 1, "bfloat16"),
+            ValueError,
+            "float16 cannot hold every value of bfloat16: convert an operand to float32 first, or ask for codes, result=",
+        ),
+        (
+            lambda: P.add(X, 10**400, "float16"),
+            ValueError,
+            "an integer of 1329 bits is no value of the other operands'",
+        ),
+        (lambda: P.add(T, -(10**400), "float16"), ValueError, "an integer of 1329 bits is no value of the other"),
+        (lambda: P.add(2**53 + 1, 1.0, "float16"), ValueError, "9007199254740993 is no value of .* float64: no dtype"),
+        (lambda: P.add(X, 1e39, "float64"), ValueError, "float32 cannot hold every value of float64"),
+        (lambda: P.add(X, 1e39, "float16"), ValueError, r"1e\+39 is no value of the other operands' dtype float32"),
+        (lambda: P.add(T, 1e39, "float16"), ValueError, r"1e\+39 is no value of the other operands' dtype float32"),
+        (
+            lambda: P.add(T, 1.00390625 + 2**-40, "bfloat16"),
+            ValueError,
+            "1.0039062500009095 is no value .* float32: pass",
+        ),
+        (
+            lambda: P.sub(T.half(), 1e5, "float16"),
+            ValueError,
+            "100000.0 is no value of the other operands' dtype float16",
+        ),
+        (
+            lambda: P.add(T.half(), 2.0**-25, "float16"),
+            ValueError,
+            "e-08 is no value of the other operands' dtype float16",
+        ),
+        (
+            lambda: P.add(T.bfloat16(), 257, "bfloat16"),
+            ValueError,
+            "257 is no value of the other operands' dtype bfloat16",
+        ),
+        (
+            lambda: P.add(T.to_sparse(), T, "float16"),
+            TypeError,
+            r"the layout of a is torch.sparse_coo: pass a.to_dense\(\)",
+        ),
+        (lambda: P.mul(T, T.to_sparse(), "float16"), TypeError, "the layout of b is torch.sparse_coo"),
+        (
+            lambda: P.add(np.ma.masked_array(X, X > 1), X, "float16"),
+            TypeError,
+            "a is a masked array, whose mask would be",
+        ),
+        (
+            lambda: P.sqrt(np.ma.masked_array(X, X > 1), "float16"),
+            TypeError,
+            "x is a masked array, whose mask would be",
+        ),
+        (lambda: P.add(X, "1", "float16"), TypeError, "; allowed are float16, bfloat16, float32 and float64$"),
+        (
+            lambda: P.add(X, None, "float16"),
+            TypeError,
+            "dtype object; allowed are float16, bfloat16, float32 and float64$",
+        ),
+        (
+            lambda: P.add(X, X.astype(ml_dtypes.float8_e5m2), "float16"),
+            TypeError,
+            "operand has dtype float8_e5m2: its elem",
+        ),
+        (
+            lambda: P.div(X * 0, 0, "float16", policy=P.Policy(nan="raise")),
+            ValueError,
+            "an operand is NaN, or this div makes one, and the policy says to raise for one; float16: see Policy.nan",
+        ),
+        (
+            lambda: P.sub(X * np.inf, np.inf, "float4_e2m1fn", policy=P.Policy(missing_nan="raise")),
+            ValueError,
+            "or this sub makes one, and the policy says to raise for one; float4_e2m1fn",
+        ),
+        (
+            lambda: P.convert([1], "int8", "float16", result="x"),
+            ValueError,
+            "result is 'x'; it must be 'value' or 'code'",
+        ),  # type: ignore[arg-type]
         (lambda: P.add(X, 0.1, "float16"), ValueError, "0.1 is no value of the other operands' dtype float32"),
         (lambda: P.add(X, True, "float16"), TypeError, "dtype bool"),
         (lambda: P.add(X, X, "float16", flags=True), TypeError, "flags is True; pass a P.Flags"),
