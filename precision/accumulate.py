@@ -28,11 +28,12 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
 
-from precision import _instructions, _patterns, arithmetic, codec
+from precision import _engine, _instructions, _patterns, arithmetic, codec
 from precision._array import FLOAT32, FLOAT64, Layout
 from precision.formats import FORMATS, AnyFormat, Format, get_format
 from precision.policies import ROUNDINGS, Policy, get_policy, mode_of
@@ -82,6 +83,8 @@ class Accumulator:
                 f"products='exact' is a chain of fused multiply-adds, which order={self.order!r} is not: use "
                 "order='sequential' or 'blocked', or products='rounded'"
             )
+        if self.block is not None and hasattr(self.block, "__index__") and not isinstance(self.block, bool):
+            object.__setattr__(self, "block", index(self.block))  # of NumPy's integers, too
         is_count = isinstance(self.block, int) and not isinstance(self.block, bool) and self.block >= 1
         if (self.order == "blocked") != is_count or not (self.block is None or is_count):
             raise ValueError(
@@ -103,15 +106,23 @@ def sum(x: Any, *, accumulator: Accumulator | AnyFormat | str, axis: int = -1) -
     of -0 alone, is +0. NaN, infinities, overflow and subnormals as `add` under the accumulator's policy.
     Time is one array operation for each term; terms along other axes go together.
 
-    Raises TypeError for other dtypes and for a tensor core (it only multiplies); ValueError for an axis out of range.
+    Raises TypeError for other dtypes, for a tensor core (it only multiplies) and for an axis that is no int; ValueError
+    for an axis out of range.
     """
     chosen = _chosen(accumulator)
     if not isinstance(chosen, Accumulator):
         raise TypeError(f"{accumulator!r} is a tensor core, which multiplies: use dot(x, ones, accumulator=...)")
     xp, (x,) = _arrays(chosen, x=x)
-    if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis is {axis}, and x has {x.ndim} dimensions: sum works along one of them")
-    return _added(chosen, xp.moveaxis(x, axis, -1), xp)
+    return _added(chosen, xp.moveaxis(x, _axis(axis, x), -1), xp)
+
+
+def _axis(axis: Any, x: Any) -> int:
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise TypeError(f"axis is {axis!r}; it must be an int: a sum goes along one dimension, x.reshape(-1) joins all")
+    found: int = index(axis)
+    if x.ndim == 0 or not -x.ndim <= found < x.ndim:
+        raise ValueError(f"axis is {found}, and x has {x.ndim} dimensions: a sum goes along one of them")
+    return found
 
 
 def dot(a: Any, b: Any, *, accumulator: Accumulator | AnyFormat | str) -> Any:
@@ -120,12 +131,35 @@ def dot(a: Any, b: Any, *, accumulator: Accumulator | AnyFormat | str) -> Any:
     As `matmul`, for vectors: leading dimensions broadcast.
     """
     chosen = _chosen(accumulator)
+    xp, (a, b) = _arrays(chosen, a=a, b=b)
+    _check_vectors(a, b)
     if not isinstance(chosen, Accumulator):
         return chosen.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
-    xp, (a, b) = _arrays(chosen, a=a, b=b)
+    return _multiplied(chosen, a, b, xp)
+
+
+def _check_vectors(a: Any, b: Any) -> None:
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: the last dimensions must be equal")
-    return _multiplied(chosen, a, b, xp)
+    _check_leading(a, b, 1)
+
+
+def _check_matrices(a: Any, b: Any) -> None:
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: a matrix product takes (..., M, K) by (..., K, N)"
+        )
+    _check_leading(a, b, 2)
+
+
+def _check_leading(a: Any, b: Any, last: int) -> None:
+    try:
+        np.broadcast_shapes(tuple(a.shape[:-last]), tuple(b.shape[:-last]))
+    except ValueError:
+        raise ValueError(
+            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: leading dimensions do not broadcast, "
+            f"{tuple(a.shape[:-last])} and {tuple(b.shape[:-last])}"
+        ) from None
 
 
 def matmul(a: Any, b: Any, *, accumulator: Accumulator | AnyFormat | str) -> Any:
@@ -144,10 +178,7 @@ def matmul(a: Any, b: Any, *, accumulator: Accumulator | AnyFormat | str) -> Any
     if not isinstance(chosen, Accumulator):
         return chosen.matmul(a, b)
     xp, (a, b) = _arrays(chosen, a=a, b=b)
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
-        raise ValueError(
-            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: a matrix product takes (..., M, K) by (..., K, N)"
-        )
+    _check_matrices(a, b)
     left, right = a[..., :, None, :], xp.swapaxes(b, -1, -2)[..., None, :, :]
     if chosen.order in ("sequential", "blocked"):
         return _multiplied(chosen, left, right, xp)
@@ -182,15 +213,21 @@ def _chosen(accumulator: Any) -> Any:
     return Accumulator(accumulator)
 
 
-def _arrays(accumulator: Accumulator, **operands: Any) -> tuple[Any, list[Any]]:
-    """The library, and the operands in the dtype that holds their values and the format's."""
+def _arrays(accumulator: Any, **operands: Any) -> tuple[Any, list[Any]]:
+    """The library, and the operands; for an `Accumulator` in the dtype that holds their values and the format's."""
     torch = sys.modules.get("torch")
     tensors = [torch is not None and isinstance(x, torch.Tensor) for x in operands.values()]
     if any(tensors) and not all(tensors):
         kinds = ", ".join(f"{name} is a {type(x).__name__}" for name, x in operands.items())
         raise TypeError(f"operands are of several libraries: {kinds}; pass NumPy arrays only, or tensors only")
+    for name, x in operands.items():
+        if any(tensors):
+            _engine.check_dense(x, name)
+        _engine.check_unmasked(x, name)
     xp: Any = torch if any(tensors) else np
     arrays = [x if any(tensors) else np.asarray(x) for x in operands.values()]
+    if not isinstance(accumulator, Accumulator):
+        return xp, arrays
     layout = arithmetic._common_layout([str(x.dtype).removeprefix("torch.") for x in arrays])
     if not _patterns.holds(layout, accumulator.format):  # type: ignore[arg-type]
         layout = FLOAT32 if layout.bits == 16 and _patterns.holds(FLOAT32, accumulator.format) else FLOAT64  # type: ignore[arg-type]

@@ -63,6 +63,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from precision import accumulate, tensor_cores
+from precision._array import FLOAT64, LAYOUTS
 from precision._growth import UP, Array, Factor, Rule, Sum, compensated, fused
 from precision.accumulate import Accumulator
 from precision.codec import decode
@@ -123,6 +124,7 @@ def likely_gamma(n: Any, u: float, failure: float = FAILURE) -> Any:
     that terms are lost in it. `sum_bound`, `dot_bound` and `matmul_bound` treat both.
     Raises as `gamma`, and ValueError for a failure that is no probability.
     """
+    _real("failure", failure)
     if not 0 < failure < 1:
         raise ValueError(f"failure is {failure!r}; it is a probability, more than 0 and less than 1")
     n, u = _count(n), _roundoff(u)
@@ -136,13 +138,23 @@ def _plain(x: Array) -> Any:
 
 
 def _count(n: Any) -> Any:
-    n = np.asarray(n, dtype=np.float64)
+    given = n
+    try:
+        n = np.asarray(n, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"n is {given!r}; it counts roundings: a number, or an array of them") from None
     if not (n >= 0).all():
         raise ValueError(f"n is {n}; it counts roundings: 0 or more")
     return n
 
 
+def _real(what: str, value: Any) -> None:
+    if not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{what} is {value!r}; it must be a number, more than 0 and less than 1")
+
+
 def _roundoff(u: float) -> float:
+    _real("u", u)
     if not 0 < u < 1:
         raise ValueError(f"u is {u!r}; a unit roundoff is more than 0 and less than 1: see unit_roundoff(format)")
     return u
@@ -160,16 +172,13 @@ def sum_bound(x: Any, accumulator: Accumulator | AnyFormat | str, axis: int = -1
     if not isinstance(chosen, Accumulator):
         raise TypeError(f"{accumulator!r} is a tensor core, which multiplies: use dot_bound(x, ones, accumulator)")
     xp, (x,) = accumulate._arrays(chosen, x=x)
-    if x.ndim == 0 or not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis is {axis}, and x has {x.ndim} dimensions: a sum goes along one of them")
-    return _bound(chosen, xp.moveaxis(x, axis, -1))
+    return _bound(chosen, xp.moveaxis(x, accumulate._axis(axis, x), -1))
 
 
 def dot_bound(a: Any, b: Any, accumulator: Accumulator | TensorCore | AnyFormat | str) -> Bound:
     """Bounds on |P.dot(a, b, accumulator=accumulator) - the exact dot product|, shaped as that; as `matmul_bound`."""
     chosen, a, b = _resolved(accumulator, a, b)
-    if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-1]:
-        raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: the last dimensions must be equal")
+    accumulate._check_vectors(a, b)
     return _bound(chosen, a, b)
 
 
@@ -182,10 +191,7 @@ def matmul_bound(a: Any, b: Any, accumulator: Accumulator | TensorCore | AnyForm
     NumPy arrays, or tensors on a's device; computed on the CPU, in M N K steps of some float64 operations.
     """
     chosen, a, b = _resolved(accumulator, a, b)
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
-        raise ValueError(
-            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}: a matrix product takes (..., M, K) by (..., K, N)"
-        )
+    accumulate._check_matrices(a, b)
     return _bound(chosen, a[..., :, None, :], b.swapaxes(-1, -2)[..., None, :, :])
 
 
@@ -219,7 +225,7 @@ def _bound(chosen: Accumulator | TensorCore, x: Any, y: Any = None) -> Bound:
         claimed = np.isfinite(a.given).all(-1) & np.isfinite(b.given).all(-1) & ~np.isnan(total.certain)
         certain = np.where(claimed, (total.certain + changed) * UP, np.inf)
         likely = np.abs(total.mean) + total.radius + sigmas * np.sqrt(total.variance) + changed
-        return certain, np.where(claimed, np.fmin(likely * UP, certain), np.inf)
+        return certain, np.where(np.isfinite(certain), np.fmin(likely * UP, certain), np.inf)
 
     tree = isinstance(chosen, Accumulator) and chosen.order == "pairwise"
     with np.errstate(all="ignore"):  # infinities and NaN are computed with, on purpose
@@ -303,7 +309,9 @@ class _Operand:
 def _float64(x: Any) -> Array:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        x = x.detach().cpu().double().numpy()
+        x = x.detach().cpu()
+    if str(x.dtype).removeprefix("torch.") in LAYOUTS:  # float32's subnormals, too, in a process that flushes them
+        x = accumulate._as(x, FLOAT64)
     return np.asarray(x).astype(np.float64)
 
 

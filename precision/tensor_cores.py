@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from precision import _engine
+from precision._array import INTEGERS
 from precision._fused import Rule, Side, add_nearest, batches, chain, matrices
 from precision._instructions import ARCHITECTURES, INSTRUCTIONS, Instruction, find_architecture, get_instruction
 from precision.codec import decode, encode, from_dtype, to_dtype
@@ -89,7 +90,10 @@ def _same_place(**arrays: Any) -> list[Any]:
     for name, x in arrays.items():
         if x is None:
             continue
-        if not _is_tensor(x):
+        if _is_tensor(x):
+            _engine.check_dense(x, name)
+        else:
+            _engine.check_unmasked(x, name)
             arrays[name] = x if isinstance(x, np.ndarray) else np.asarray(x)
         places[name] = f"torch on {x.device}" if _is_tensor(x) else "NumPy"
     if len(set(places.values())) > 1:
@@ -126,7 +130,12 @@ def _codes(x: Any, fmt: AnyFormat, what: str, row: Instruction) -> Any:
     wide = x.to(sys.modules["torch"].int64) if _is_tensor(x) else x.astype(np.int64)
     low, high = (int(wide.min()), int(wide.max())) if 0 not in x.shape else (0, 0)
     if low < 0 or high >= 1 << word.bits:  # uint64 from 2^63 on has become negative
-        raise ValueError(f"{what} has codes from {low} to {high}; {fmt.name} has codes 0 to {(1 << word.bits) - 1}")
+        remedy = ""
+        if integer[1] == "" and int(integer[2]) == word.bits:  # torch's usual container of codes
+            remedy = f": if these are its bits, pass {what}.view({'torch' if _is_tensor(x) else 'np'}.{code})"
+        raise ValueError(
+            f"{what} has codes from {low} to {high}; {fmt.name} has codes 0 to {(1 << word.bits) - 1}{remedy}"
+        )
     return wide.to(getattr(sys.modules["torch"], code)) if _is_tensor(x) else wide.astype(code)
 
 
@@ -298,11 +307,12 @@ class TensorCore:
     def matmul(self, a: Any, b: Any, c: Any = None) -> Any:
         """a·b (+ c) of values: a (..., M, K), b (..., K, N), c (..., M, N); float32 (int32 for integers), same library.
 
-        Operands hold values of the operand formats, in any dtype, and c values of the accumulator format, the addend of
-        the first step (with `promote` or `slice_k`: of the first sum). Scales are the caller's to apply. NaN,
-        infinities, zeros, overflow and subnormals as `mma`; a final cast overflows as the "ieee" policy says.
+        Operands hold values of the operand formats, in any dtype (integers for integer formats only), and c values of
+        the accumulator format, the addend of the first step (with `promote` or `slice_k`: of the first sum). Scales are
+        the caller's to apply. NaN, infinities, zeros, overflow and subnormals as `mma`; a final cast overflows as the
+        "ieee" policy says.
         Raises ValueError for shapes that do not multiply and for a value that the format does not hold, naming it;
-        TypeError for mixed libraries or devices.
+        TypeError for mixed libraries or devices, and for integers, which might be codes, as floating-point operands.
         """
         a, b, c = _same_place(a=a, b=b, c=c)
         row = self.instruction
@@ -326,7 +336,13 @@ class TensorCore:
                 f"{what} requires grad, and this product has no derivative of its own: pass {what}.detach(), or use "
                 "torch.no_grad()"
             )
-        own = FORMATS.get(str(x.dtype).removeprefix("torch."))
+        dtype = str(x.dtype).removeprefix("torch.")
+        if isinstance(fmt, Format) and dtype in INTEGERS:
+            raise TypeError(
+                f"{what} has dtype {dtype}, and {self.name} takes values of {fmt.name}: decode codes, "
+                f"P.decode({what}, {fmt.name!r}), or convert numbers to a float dtype"
+            )
+        own = FORMATS.get(dtype)
         if own == fmt and fmt.name != "uint8":
             return from_dtype(x)[0]
         if isinstance(own, Format) and own.bits <= 16:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -172,6 +173,18 @@ def test_large_pairwise_products_go_in_rows(monkeypatch: pytest.MonkeyPatch) -> 
     assert np.array_equal(P.matmul(a, b, accumulator=accumulator), whole)
 
 
+def test_counts_of_numpy_and_lists() -> None:
+    ones = np.ones(64, np.float32)
+    chosen = P.Accumulator("bfloat16", order="blocked", block=np.int64(8))  # type: ignore[arg-type]
+    assert chosen == P.Accumulator("bfloat16", order="blocked", block=8)
+    assert P.sum(ones, accumulator=chosen, axis=np.int8(0)) == 64  # type: ignore[arg-type]
+    core = P.tensor_cores.get_accumulator("hopper.cublas.bfloat16")
+    assert dataclasses.replace(core, slice_k=np.int64(32)) == dataclasses.replace(core, slice_k=32)
+    for accumulator in ("bfloat16", "hopper.cublas.bfloat16"):
+        assert P.dot([1.0, 2.0], [3.0, 4.0], accumulator=accumulator) == 11
+        assert P.matmul([[1.0, 2.0]], [[3.0], [4.0]], accumulator=accumulator) == 11
+
+
 def test_tensor_cores_by_name() -> None:
     a, b = operands("float8_e4m3fn", (4, 100), 7), operands("float8_e4m3fn", (100, 3), 8)
     name = "hopper.wgmma.float8_e4m3fn"
@@ -195,6 +208,7 @@ def test_architectures_have_the_names_that_instructions_take(arch: str) -> None:
 
 
 X = np.ones((2, 3), np.float32)
+LEADING = "leading dimensions do not broadcast"
 
 
 @parametrize(
@@ -225,6 +239,64 @@ X = np.ones((2, 3), np.float32)
             lambda: P.matmul(X, X.T, accumulator="hoper.cublas.float8_e4m3fn"),
             ValueError,
             "unknown accumulator 'hoper.cublas.float8_e4m3fn': did you mean hopper.cublas.float8_e4m3fn",
+        ),
+        (
+            lambda: P.dot(X[0, 0], X[0, 0], accumulator="hopper.cublas.bfloat16"),
+            ValueError,
+            "the last dimensions must be",
+        ),
+        (
+            lambda: P.dot(X, X[:, :2], accumulator="hopper.cublas.bfloat16"),
+            ValueError,
+            r"a has shape \(2, 3\) and b \(2, 2\)",
+        ),
+        *(
+            (
+                lambda n=n: P.dot(np.ones((2, 3)), np.ones((4, 3)), accumulator=n),
+                ValueError,
+                rf"b \(4, 3\): {LEADING}, \(2,\)",
+            )
+            for n in ("float32", "hopper.cublas.bfloat16")
+        ),
+        (
+            lambda: P.matmul(np.ones((2, 1, 3)), np.ones((4, 3, 1)), accumulator="float32"),
+            ValueError,
+            rf"a has shape \(2, 1, 3\) and b \(4, 3, 1\): {LEADING}, \(2,\) and \(4,\)",
+        ),
+        *(
+            (
+                lambda axis=axis: P.sum(X, accumulator="float32", axis=axis),
+                TypeError,
+                "it must be an int: a sum goes along",
+            )
+            for axis in (None, "x", (0,), 0.5, True)
+        ),
+        *(
+            (
+                lambda n=n: P.matmul(np.ma.masked_array(X), X.T, accumulator=n),
+                TypeError,
+                "a is a masked array, whose mask",
+            )
+            for n in ("float32", "hopper.cublas.bfloat16")
+        ),
+        (lambda: P.sum(np.ma.masked_array(X), accumulator="float32"), TypeError, r"pass x.filled\(...\) or x.data"),
+        (
+            lambda: P.sum(torch.ones(3).to_sparse(), accumulator="float32"),
+            TypeError,
+            r"torch.sparse_coo: pass x.to_dense",
+        ),
+        *(
+            (
+                lambda n=n: P.matmul(torch.eye(3), torch.eye(3).to_sparse(), accumulator=n),
+                TypeError,
+                "layout of b is torch",
+            )
+            for n in ("float32", "hopper.cublas.bfloat16")
+        ),
+        (
+            lambda: P.sum(X.astype(str), accumulator="float32"),
+            TypeError,
+            "; allowed are float16, bfloat16, float32 and float",
         ),
         (lambda: P.sum(X, accumulator="nonsense.float32"), ValueError, "unknown accumulator 'nonsense.float32'"),
         (lambda: P.Accumulator("hopper.cublas.bfloat16"), ValueError, "unknown format 'hopper.cublas.bfloat16'"),

@@ -6,6 +6,8 @@ Exact results are Python's integers. Run as a script, it prints how loose the bo
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -500,7 +502,31 @@ def test_integers_are_exact_until_they_wrap():
     a = np.full((1, 70_000), -128, np.int8)
     assert (matmul_bound(a, a.T, "hopper.wgmma.int8").certain == 0).all()
     a = np.full((1, 140_000), -128, np.int8)  # 2^14 * 140000 > 2^31
-    assert np.isinf(matmul_bound(a, a.T, "hopper.wgmma.int8").certain).all()
+    for name in ("hopper.wgmma.int8", "hopper.wgmma.int8.to_bfloat16"):
+        wraps = matmul_bound(a, a.T, name)
+        assert np.isinf(wraps.certain).all()
+        assert np.isinf(wraps.likely).all()
+
+
+def test_what_is_not_certain_to_be_finite_is_not_likely_to_be():
+    x = np.full((1, 40), 60000.0, np.float32) * np.where(np.arange(40) % 2, -1, 1).astype(np.float32)
+    for accumulator in ("float16", *(P.Accumulator("float16", order=order) for order in ("pairwise", "kahan"))):
+        bound = sum_bound(x, accumulator)
+        assert np.isinf(bound.likely[np.isinf(bound.certain)]).all()
+
+
+FLUSHED = """
+import numpy as np, torch, precision as P
+x = np.array([0x3F800000, 512], np.uint32).view(np.float32)  # 1 + 2^-140, whose second term is lost
+assert torch.set_flush_denormal(True)
+for y in (x, torch.from_numpy(x)):
+    assert P.bounds.sum_bound(y, "float32").certain >= 2.0**-140
+    assert P.bounds.matmul_bound(y[None], y[:, None] * 0 + 1, "float32").certain >= 2.0**-140
+"""
+
+
+def test_subnormal_terms_count_in_a_process_that_flushes_them():
+    subprocess.run([sys.executable, "-c", FLUSHED], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -594,6 +620,16 @@ def test_likely_gamma_grows_as_the_root_and_bounds_random_products():
     [
         (lambda: gamma(-1, 0.5), ValueError, "n is -1.0; it counts roundings: 0 or more"),
         (lambda: gamma(3, 0), ValueError, r"u is 0; a unit roundoff is more than 0 and less than 1: see unit_roundoff"),
+        (lambda: gamma("a", 0.1), TypeError, "n is 'a'; it counts roundings: a number, or an array of them"),
+        (lambda: gamma(None, 0.1), ValueError, "n is nan; it counts roundings"),
+        (lambda: gamma([[1], [2, 3]], 0.1), TypeError, "it counts roundings: a number, or an array of them"),
+        (lambda: gamma(3, "u"), TypeError, "u is 'u'; it must be a number, more than 0 and less than 1"),
+        (lambda: likely_gamma(3, None), TypeError, "u is None; it must be a number"),
+        (lambda: likely_gamma(3, 0.1, "f"), TypeError, "failure is 'f'; it must be a number"),
+        (lambda: sum_bound(np.ones((3, 2)), "float32", axis=None), TypeError, "axis is None; it must be an int"),
+        (lambda: dot_bound(np.ones((2, 3)), np.ones((4, 3)), "float32"), ValueError, r"do not broadcast, \(2,\) and \(4,\)"),
+        (lambda: matmul_bound(np.ones((2, 1, 3)), np.ones((4, 3, 1)), "hopper.wgmma.bfloat16"), ValueError, "do not broadcast"),
+        (lambda: matmul_bound(np.ma.masked_array(np.ones((2, 2))), np.ones((2, 2)), "float32"), TypeError, "a is a masked"),
         (lambda: likely_gamma(3, 0.1, 0), ValueError, "failure is 0; it is a probability"),
         (lambda: unit_roundoff("int8"), TypeError, "int8 is an integer format, which has no unit roundoff"),
         (lambda: unit_roundoff("bfloat17"), ValueError, "bfloat17"),
