@@ -166,6 +166,7 @@ def _numpy_random(random: Any, bits: int, shape: tuple[int, ...]) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(random, torch.Tensor):
         random = random.detach().cpu().numpy()
+    check_unmasked(random, "random_bits")
     r = np.asarray(random)
     if r.dtype.kind not in "iu":
         raise TypeError(f"random_bits has dtype {r.dtype}; it must hold integers in [0, 2^{bits})")

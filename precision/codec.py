@@ -127,6 +127,7 @@ def _no_codes(dtype: Any, f: AnyFormat) -> TypeError:
 
 
 def _codes(codes: Any, f: AnyFormat) -> np.ndarray[Any, Any]:
+    _engine.check_unmasked(codes, "codes")
     c = np.asarray(codes)
     if not c.size and not isinstance(codes, np.ndarray | np.generic):
         c = c.astype(np.uint8)  # [] has no dtype of its own
@@ -244,6 +245,7 @@ def from_dtype(x: Any) -> tuple[Any, AnyFormat]:
         if fmt is not None and fmt.bits >= 8:
             return x.view(getattr(torch, _engine.code_dtype(fmt).name)), fmt
     elif isinstance(x, np.ndarray | np.generic):
+        _engine.check_unmasked(x, "x")
         fmt = FORMATS.get(x.dtype.name)
         if fmt is not None:
             native = np.asarray(x, x.dtype.newbyteorder("="))
@@ -361,6 +363,7 @@ def unpack(packed: Any, fmt: AnyFormat | str, shape: int | Sequence[int]) -> Any
     if torch is not None and isinstance(packed, torch.Tensor):
         _engine.check_dense(packed, "packed")
     else:
+        _engine.check_unmasked(packed, "packed")
         b = np.frombuffer(packed, np.uint8) if isinstance(packed, bytes | bytearray) else np.asarray(packed)
     if str(b.dtype).removeprefix("torch.") != "uint8":
         raise TypeError(f"packed codes are bytes (uint8), not {b.dtype}")

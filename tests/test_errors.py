@@ -355,6 +355,24 @@ def test_two_codes_in_a_byte() -> None:
     assert P.unpack(x.view(torch.uint8), E2M1, (4,)).tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "fn", [*TAKES_CODES, P.from_dtype, P.unpack, P.convert, P.round_to, P.encode, P.ulp, P.stochastic]
+)
+def test_masks_are_not_lost(fn: Any) -> None:
+    masked = np.ma.masked_array(np.uint8([1, 2]), [True, False])
+    calls: dict[Any, Callable[[], Any]] = {
+        P.from_dtype: lambda: fn(masked.astype(np.float32)),
+        P.unpack: lambda: fn(masked, E2M1, 4),
+        P.convert: lambda: fn(masked, E4M3, "float16"),
+        P.stochastic: lambda: P.encode(np.ones(2), E4M3, rounding=P.stochastic(random_bits=masked, bits=2)),
+    }
+    refused(
+        calls.get(fn, lambda: fn(masked, "int8" if fn is P.to_dtype else E4M3)),
+        TypeError,
+        "a masked array, whose mask would be lost: pass ",
+    )
+
+
 THREE = np.zeros(3, np.uint8)
 
 
