@@ -87,7 +87,8 @@ def in_float64(x: Any) -> Any:
     if x.dtype != np.float64 and arithmetic._flushes():
         layout = layout_of(x)
         return arithmetic._widened(pattern(x), layout, NUMPY).view(np.float64)
-    return x.astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is no news
+        return x.astype(np.float64, copy=False)
 
 
 def in_float32(x: Any) -> Any:
