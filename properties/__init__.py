@@ -1,4 +1,4 @@
-"""Laws that number formats, casts, arithmetic, products and attention must obey, for us and for anyone else.
+"""Laws that number formats, casts, arithmetic, products, quantizers and attention obey, for us and for anyone else.
 
 A *subject* (`properties.subjects`) is judged by *laws* (`properties.laws`): plain functions, each named as a claim. Run
 them from here, from pytest (`pytest --pyargs properties.suite --subject mylib.adapter:codec`) or with `halfulp verify`.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from precision.formats import AnyFormat
     from properties.laws.casts import critical_inputs
     from properties.operators import Arithmetic, Dot
+    from properties.quantizers import Quantizer
     from properties.subjects import Codec, from_function, load
 
 __all__ = [
@@ -75,7 +76,7 @@ def matches(pattern: str, law_id: str) -> bool:
 
 
 def cases(
-    subject: Codec | Arithmetic | Dot,
+    subject: Codec | Arithmetic | Dot | Quantizer,
     *,
     formats: Iterable[AnyFormat | str] | None = None,
     roundings: Iterable[str] | None = None,
@@ -128,16 +129,18 @@ def cases(
     return kept
 
 
-def inputs(subject: Codec | Arithmetic | Dot, case: Case, *, deep: bool = False, seed: int = 0) -> list[Any]:
+def inputs(
+    subject: Codec | Arithmetic | Dot | Quantizer, case: Case, *, deep: bool = False, seed: int = 0
+) -> list[Any]:
     """What a law is called with in a case, one after the other: all that matter and some drawn at random from `seed`.
 
     For casts: arrays of inputs, one for each dtype that the subject claims; for arithmetic: operands of shape (3, n);
-    for dots: pairs of matrices. Many more if `deep`.
+    for dots: pairs of matrices; for quantizers: matrices. Many more if `deep`.
     """
     return kind_of(case.law.id).inputs(subject, case, deep, seed)
 
 
-def verdict(case: Case, subject: Codec | Arithmetic | Dot, xs: Iterable[Any]) -> Verdict:
+def verdict(case: Case, subject: Codec | Arithmetic | Dot | Quantizer, xs: Iterable[Any]) -> Verdict:
     """Whether one law holds in one case on all of `xs`; what the subject raises becomes the verdict "error"."""
     start, call = time.perf_counter(), kind_of(case.law.id).call
 
@@ -150,7 +153,7 @@ def verdict(case: Case, subject: Codec | Arithmetic | Dot, xs: Iterable[Any]) ->
 
 
 def judge(
-    subject: Codec | Arithmetic | Dot,
+    subject: Codec | Arithmetic | Dot | Quantizer,
     *,
     formats: Iterable[AnyFormat | str] | None = None,
     roundings: Iterable[str] | None = None,
@@ -180,7 +183,7 @@ def judge(
 
 def check(
     law: Law | str,
-    subject: Codec | Arithmetic | Dot | str,
+    subject: Codec | Arithmetic | Dot | Quantizer | str,
     *,
     formats: Iterable[AnyFormat | str] | None = None,
     roundings: Iterable[str] | None = None,
@@ -207,7 +210,7 @@ def check(
         raise unsupported[0]
 
 
-def _check_case(case: Case, subject: Codec | Arithmetic | Dot, max_examples: int) -> None:
+def _check_case(case: Case, subject: Codec | Arithmetic | Dot | Quantizer, max_examples: int) -> None:
     kind = kind_of(case.law.id)
     family = case.law.id.partition(".")[0]
     for x in [None] if family in kind.own else inputs(subject, case):

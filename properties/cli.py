@@ -271,7 +271,7 @@ def _print_report(found: Report) -> None:
 
     console = _console()
     symbols = "✓✗–" if _encodable("✓✗–") else "+X-"
-    numbers, attention = ("casts", "arithmetic", "dots", "silicon", "cuda"), ("attention",)
+    numbers, attention = ("casts", "arithmetic", "dots", "quantizers", "silicon", "cuda"), ("attention",)
     widest = max(map(len, found.laws()), default=0) + 2 * len(found.columns(*numbers))
     for parts in (numbers, attention):
         for line in found.grid(*parts, symbols=symbols, gap=" " if widest < console.width else ""):

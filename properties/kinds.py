@@ -1,12 +1,13 @@
 """The kinds of things that can be judged: by which laws, in which cases, on which inputs.
 
 A subject is of every kind whose method it has: `round` makes a codec of it, `apply` an arithmetic, `matmul` products of
-matrices. `properties.cases`, `judge` and `check` and the pytest plugin ask here for what differs.
+matrices, `fake_quantize` a quantizer. `properties.cases`, `judge` and `check` and the pytest plugin ask here for what
+differs.
 
 Importing this module loads neither NumPy nor Hypothesis.
 
 >>> list(KINDS), kind_of("rounding.monotone").name
-(['casts', 'arithmetic', 'dots'], 'casts')
+(['casts', 'arithmetic', 'dots', 'quantizers'], 'casts')
 """
 
 from __future__ import annotations
@@ -130,8 +131,32 @@ def _drawn_matrices(case: Case) -> SearchStrategy[Any]:
     return strategies.matrices(case.fmt)
 
 
-def _call_dots(case: Case, subject: Any, x: Any) -> None:
+def _call_on_case(case: Case, subject: Any, x: Any) -> None:
     case.law(subject, case.fmt, x)
+
+
+# --- Quantizers -------------------------------------------------------------------------------------------------------
+
+_OF_QUANTIZERS = ("quantizers", "scales", "extremes")
+
+
+def _quantizers(subject: Any, fmt: AnyFormat, modes: Sequence[str]) -> list[Case]:
+    schemes = [scheme for scheme in subject.schemes if scheme.element == fmt]
+    those = [law for family in _OF_QUANTIZERS for law in laws(family).values()]
+    return [Case(law, scheme, "") for scheme in schemes for law in those if law.applies(scheme)]
+
+
+def _rows(subject: Any, case: Case, deep: bool, seed: int) -> list[Any]:
+    """Matrices of every family."""
+    from properties.laws.quantizers import matrices
+
+    return matrices(case.fmt, each=16 if deep else 1, seed=seed)
+
+
+def _drawn_rows(case: Case) -> SearchStrategy[Any]:
+    from properties import strategies
+
+    return strategies.rows(case.fmt)
 
 
 _EVERY = (
@@ -146,7 +171,10 @@ _EVERY = (
         _call_cast,
     ),
     Kind("arithmetic", ("arithmetic",), (), "apply", _arithmetic, _operands, _drawn_operands, _call_arithmetic),
-    Kind("dots", ("dots", "accumulators"), ("accumulators",), "matmul", _dots, _matrices, _drawn_matrices, _call_dots),
+    Kind(
+        "dots", ("dots", "accumulators"), ("accumulators",), "matmul", _dots, _matrices, _drawn_matrices, _call_on_case
+    ),
+    Kind("quantizers", _OF_QUANTIZERS, ("extremes",), "fake_quantize", _quantizers, _rows, _drawn_rows, _call_on_case),
 )
 KINDS = {kind.name: kind for kind in _EVERY}
 

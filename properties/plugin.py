@@ -1,4 +1,4 @@
-"""The pytest plugin: judge casts, arithmetic and products from the command line, and use the laws in one's own tests.
+"""The pytest plugin: judge casts, arithmetic, products and quantizers, and use the laws in one's own tests.
 
     pytest --pyargs properties.suite --subject ml_dtypes
     pytest --pyargs properties.suite --subject mylib.adapter:codec --formats float8_e4m3fn --xfails-file xfails.txt
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from properties.kinds import KINDS, kinds
+from properties.kinds import KINDS, kind_named, kinds
 from properties.laws import Case, staircase
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 _LAW = "halfulp law"  # the user property by which reports carry a case to the summary, through xdist, too
 _LINE = re.compile(r"(?P<skip>skip\s+)?(?P<pattern>[\w.*?]+(?:\[[\w.*?-]+\])?)")
-_UNDRAWN = ("decoding", "stochastic", "accumulators")  # families whose laws bring all their inputs
+_UNDRAWN = ("decoding", "stochastic", "accumulators", "extremes")  # families whose laws bring all their inputs
 # The fixtures of the suite: the subject of each kind, one case, and the cases of a law in which it should hold.
 _FIXTURES = {
     "casts": ("subject", "law_case", "drawn_law"),
     "arithmetic": ("arithmetic", "arithmetic_case", "drawn_arithmetic"),
     "dots": ("dot", "dot_case", "drawn_dot"),
+    "quantizers": ("quantizer", "quantizer_case", "drawn_quantizer"),
 }
 
 
@@ -91,12 +92,12 @@ class Session:
 
 def _subjects(spec: str) -> dict[str, Any]:
     """What is to be judged, by kind: of a name all that it stands for."""
-    from properties.subjects import load, named
+    from properties.subjects import UNDER_A_POLICY, load, named
 
     if ":" in spec:
         thing = load(spec)
         return {kind.name: thing for kind in kinds(thing)}
-    found = [kind for kind in KINDS if spec in named(kind) or (spec.startswith("ours/") and kind != "dots")]
+    found = [kind for kind in KINDS if spec in named(kind) or (spec.startswith("ours/") and kind in UNDER_A_POLICY)]
     return {kind: load(spec, kind) for kind in found} or {"casts": load(spec)}  # which refuses it
 
 
@@ -157,7 +158,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         (
             "subject",
             "NAME|MODULE:OBJECT",
-            "whose numbers are judged: ours (the default), ours/POLICY, numpy, ml_dtypes, torch, gfloat, or yours",
+            "who is judged: ours (the default), ours/POLICY, numpy, ml_dtypes, torch, torchao, gfloat, or yours",
         ),
         ("formats", "NAME,...", "only these formats (default: all that the subject offers)"),
         ("xfails_file", "FILE", "law ids that are expected to fail, one a line"),
@@ -233,6 +234,12 @@ def dot(request: pytest.FixtureRequest) -> Any:
     return _session(request.config).subjects["dots"]
 
 
+@pytest.fixture(scope="session")
+def quantizer(request: pytest.FixtureRequest) -> Any:
+    """The quantizer that --subject names."""
+    return _session(request.config).subjects["quantizers"]
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Those files of the suite have nothing to judge whose kind the subject is not of."""
     if collection_path.parent != Path(__file__).parent / "suite" or not collection_path.stem.startswith("test_"):
@@ -287,8 +294,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == _LAW:
                     law, _, fmt = value.partition(" ")
                     cells[law, fmt] = max(cells.get((law, fmt), "+"), symbol, key=_WORST.index)
-    for heading, kind in (("laws by format", False), ("laws by product", True)):
-        some = [(law, fmt) for law, fmt in cells if (law.partition(".")[0] in KINDS["dots"].families) == kind]
+    headings = {"dots": "laws by product", "quantizers": "laws by scheme"}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for law, fmt in cells:
+        found.setdefault(headings.get(kind_named(law), "laws by format"), []).append((law, fmt))
+    for heading in ("laws by format", *headings.values()):
+        some = found.get(heading, [])
         if not some:
             continue
         columns = list(dict.fromkeys(fmt for _, fmt in some))

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 import precision as P
+from properties.laws._blocks import Rows, drawn, families
 from properties.laws._grid import NAN_PATTERNS, magnitude, values_of
 from properties.laws._matrices import Matrices
 from properties.laws._operations import dtype_of
@@ -30,8 +31,20 @@ if TYPE_CHECKING:
 
     from precision import AnyFormat
     from properties.operators import Product
+    from properties.quantizers import Quantization
 
-__all__ = ["arrays", "codes", "float32_patterns", "inputs", "matrices", "near_ties", "operands", "patterns", "values"]
+__all__ = [
+    "arrays",
+    "codes",
+    "float32_patterns",
+    "inputs",
+    "matrices",
+    "near_ties",
+    "operands",
+    "patterns",
+    "rows",
+    "values",
+]
 
 # Trailing significand bits and exponent bits of what patterns are made of.
 _LAYOUTS = {"float16": (10, 5), "float32": (23, 8), "float64": (52, 11)}
@@ -192,3 +205,21 @@ def matrices(draw: DrawFn, product: Product, *, max_k: int = 24) -> Matrices:
         return values_of(chosen, fmt)
 
     return Matrices(drawn(product.a, (m, k)), drawn(product.b, (k, n)), "drawn")
+
+
+@st.composite
+def rows(draw: DrawFn, scheme: Quantization) -> Rows:
+    """Small float32 matrices for a quantizer: of any family of numbers, with some elements of any finite pattern.
+
+    Those of the family "ties" stand at and beside midpoints and values of the elements, in units of their scale.
+    `scheme` is a `properties.quantizers.Quantization`.
+    """
+    family = draw(st.sampled_from(families(scheme)))
+    found = drawn(scheme, family, np.random.default_rng(draw(st.integers(0, 1 << 32))))
+    x = found.x.copy()
+    finite = patterns().map(lambda bits: float(np.array(bits, np.uint32).view(np.float32))).filter(np.isfinite)
+    near = st.sampled_from([0.0, -0.0, 2.0**-149, 1.0, 6.0, 3.0e38, *map(float, x.ravel()[:8])])
+    places = st.tuples(st.integers(0, x.shape[0] - 1), st.integers(0, x.shape[1] - 1))
+    for place, value in draw(st.lists(st.tuples(places, st.one_of(near, finite)), max_size=4)):
+        x[place] = value
+    return Rows(x, f"{family}, drawn")

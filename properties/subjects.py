@@ -359,18 +359,23 @@ _REQUIRED = {
     "casts": ("name", "version", "formats", "policy", "roundings", "round"),
     "arithmetic": ("name", "version", "formats", "policy", "roundings", "operations", "apply"),
     "dots": ("name", "version", "formats", "products", "matmul"),
+    "quantizers": ("name", "version", "formats", "schemes", "fake_quantize"),
 }
+
+UNDER_A_POLICY = ("casts", "arithmetic")
+"""The kinds of which "ours/POLICY" is one."""
 
 
 def named(kind: str) -> dict[str, Callable[..., Any]]:
     """The subjects of a kind by name."""
     from properties.operators import ARITHMETICS, DOTS
+    from properties.quantizers import QUANTIZERS
 
-    return {"casts": SUBJECTS, "arithmetic": ARITHMETICS, "dots": DOTS}[kind]
+    return {"casts": SUBJECTS, "arithmetic": ARITHMETICS, "dots": DOTS, "quantizers": QUANTIZERS}[kind]
 
 
 def load(spec: str, kind: str = "casts") -> Any:
-    """The subject of a name, of one kind ("casts", "arithmetic", "dots"), or of "module:object".
+    """The subject of a name, of one kind ("casts", "arithmetic", "dots", "quantizers"), or of "module:object".
 
     The object is an instance, or a callable that makes one, of whatever kinds. Raises ValueError when there is no such
     subject, or its library or module cannot be imported; TypeError when the object lacks part of the protocol of its
@@ -381,7 +386,7 @@ def load(spec: str, kind: str = "casts") -> Any:
         subject: Any = _import(spec)
         _complete(spec, subject)
         return subject
-    if spec.startswith("ours/") and kind != "dots":
+    if spec.startswith("ours/") and kind in UNDER_A_POLICY:
         subject = table["ours"](spec.removeprefix("ours/"))
         subject.policy("float32")  # refuses an unknown policy here rather than in the first law
         return subject
@@ -410,6 +415,7 @@ _PROTOCOLS = {
     "casts": "properties.subjects.Codec",
     "arithmetic": "properties.operators.Arithmetic",
     "dots": "properties.operators.Dot",
+    "quantizers": "properties.quantizers.Quantizer",
 }
 
 

@@ -1,10 +1,11 @@
 """What a machine proves: every law on our own numbers and attention, run in parallel, and the report of what was found.
 
-`verify` runs six parts and returns a `Report`:
+`verify` runs seven parts and returns a `Report`:
 
 * casts: all laws of `properties.laws.casts` in every format and mode, under every policy that has a name and flushing;
 * arithmetic: all laws of `properties.laws.arithmetic` in every format and mode, and to nearest under saturation;
 * dots: all laws on products of matrices, on accumulators of every order and every tensor core that differs;
+* quantizers: all laws on quantizers, scales and extremes, in schemes of every kind (`properties.quantizers`);
 * silicon: the casts recorded on a real GPU (`properties.silicon`), a few chunks of each, or all 2^32 inputs;
 * attention: all laws of `properties.laws.attention` on every family of data in float16, bfloat16 and float32;
 * cuda, where there is a device: casts, arithmetic and products give the CPU's bits, attention keeps its bounds.
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "Report", "Result", "Task", "environment", "tasks", "verify"]
 
-PARTS = ("casts", "arithmetic", "dots", "silicon", "attention", "cuda")
+PARTS = ("casts", "arithmetic", "dots", "quantizers", "silicon", "attention", "cuda")
 """What `verify` runs, in this order."""
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
@@ -228,6 +229,7 @@ def tasks(
     import precision as P
     from properties import silicon
     from properties.operators import OurDot
+    from properties.quantizers import OurQuantizer
 
     names = [fmt.name for fmt in formats]
     dtypes = [name for name in ATTENTION_DTYPES if name in names]
@@ -246,6 +248,9 @@ def tasks(
     if "dots" in parts:
         products = [product for product in OurDot().products if product.a.name in names]
         todo += [Task("dots", p.a.name, functools.partial(_dots, p.name, deep)) for p in products]
+    if "quantizers" in parts:
+        schemes = [scheme for scheme in OurQuantizer().schemes if scheme.element.name in names]
+        todo += [Task("quantizers", s.element.name, functools.partial(_quantizers, s.name, deep)) for s in schemes]
     if "silicon" in parts:
         every = range(silicon.CHUNKS)
         for name, row in silicon.casts().items():
@@ -323,6 +328,16 @@ def _dots(product: str, deep: bool) -> list[Result]:
     subject.products = [p for p in subject.products if p.name == product]
     fmt = subject.products[0].a.name
     return [_result("dots", v, fmt, subject.name) for v in properties.judge(subject, formats=[fmt], deep=deep)]
+
+
+def _quantizers(scheme: str, deep: bool) -> list[Result]:
+    import properties
+    from properties.quantizers import OurQuantizer
+
+    subject = OurQuantizer()
+    subject.schemes = [s for s in subject.schemes if s.name == scheme]
+    fmt = subject.schemes[0].element.name
+    return [_result("quantizers", v, fmt, subject.name) for v in properties.judge(subject, formats=[fmt], deep=deep)]
 
 
 def _silicon(name: str, chunks: tuple[int, ...]) -> list[Result]:

@@ -24,6 +24,7 @@ from properties import silicon
 from properties.anatomy import take_apart
 from properties.cli import main
 from properties.operators import OurDot
+from properties.quantizers import OurQuantizer
 from properties.subjects import OurAttention, Ours
 
 HOME = Path(properties.__file__).parents[1]
@@ -387,7 +388,7 @@ def test_nothing_at_all_does_not_hold():
 
 def test_verify_refuses_what_it_does_not_know():
     with pytest.raises(
-        ValueError, match="unknown part 'cast': there are casts, arithmetic, dots, silicon, attention, cuda"
+        ValueError, match="unknown part 'cast': there are casts, arithmetic, dots, quantizers, silicon, attention, cuda"
     ):
         properties.verification.verify(parts=["cast"])
     with pytest.raises(ValueError, match="jobs is 0; it must be at least 1"):
@@ -409,6 +410,7 @@ def test_the_work_covers_every_format_policy_recording_and_dtype():
     floats = [f.name for f in P.formats() if isinstance(f, P.Format)]
     assert arithmetic == {(name, policy) for name in floats for policy in ("ieee", "saturate")}
     assert [t.call.args[0] for t in todo if t.part == "dots"] == [p.name for p in OurDot().products]
+    assert [t.call.args[0] for t in todo if t.part == "quantizers"] == [s.name for s in OurQuantizer().schemes]
     assert {t.column for t in todo if t.part == "attention"} == {"float16", "bfloat16", "float32"}
     assert not any(t.part == "cuda" for t in todo)
     on_cuda = properties.verification.tasks(P.formats(), cuda=True)

@@ -224,6 +224,9 @@ _MODULES = {
     "arithmetic": "arithmetic",
     "dots": "dots",
     "accumulators": "accumulators",
+    "quantizers": "quantizers",
+    "scales": "scales",
+    "extremes": "scales",
     "attention": "attention",
 }
 
