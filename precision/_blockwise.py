@@ -264,21 +264,25 @@ def largest(view: Any, blocks: Blocks, *, finite: bool) -> Any:
 
 def ends(view: Any, blocks: Blocks) -> tuple[Any, Any]:
     """The least and largest element of each block (NaN if it has one), in the working dtype; shape `blocks.kept`."""
-    x = widened(view)
-    if is_tensor(x):
+    if is_tensor(view):
+        x = widened(view)
         if not x.numel():
             return x.new_zeros(blocks.kept), x.new_zeros(blocks.kept)
         return x.amin(blocks.spans, keepdim=True), x.amax(blocks.spans, keepdim=True)
-    if not x.size:
-        return np.zeros(blocks.kept, x.dtype), np.zeros(blocks.kept, x.dtype)
-    key = pattern(x)
-    layout = layout_of(x)
-    key = np.where(key < 0, key ^ layout.magnitude, key)  # integers in the order of the numbers
-    low, high = key.min(blocks.spans, keepdims=True), key.max(blocks.spans, keepdims=True)
-    return (
-        unpattern(np.where(low < 0, low ^ layout.magnitude, low)),
-        unpattern(np.where(high < 0, high ^ layout.magnitude, high)),
-    )
+    layout = working(layout_of(view))
+    dtype = np.dtype(f"int{layout.bits}")
+    some = bool(view.size)
+    low, high = (np.full(blocks.kept, end * some, dtype) for end in (np.iinfo(dtype).max, np.iinfo(dtype).min))
+    for piece in pieces(blocks.view) if some else ():
+        key = pattern(np.ascontiguousarray(widened(view[piece])))
+        key = np.where(key < 0, key ^ layout.magnitude, key)  # integers in the order of the numbers
+        gone = len(blocks.view) - key.ndim
+        spans = tuple(axis - gone for axis in blocks.spans if axis >= gone)
+        index = at(piece, blocks.kept)
+        np.minimum(low[index], key.min(spans, keepdims=True), out=low[index])
+        np.maximum(high[index], key.max(spans, keepdims=True), out=high[index])
+    low, high = (np.where(end < 0, end ^ layout.magnitude, end) for end in (low, high))
+    return unpattern(low), unpattern(high)
 
 
 # --- Elements in units of their scale ---------------------------------------------------------------------------------
@@ -307,27 +311,32 @@ def ldexp(magnitude: Any, exponent: Any, layout: Layout, ops: Any) -> Any:
     return ops.where(magnitude >= layout.infinity, magnitude, result)
 
 
-def shifted(x: Any, exponent: Any, least: int, *, nearest: bool, clean: bool = False) -> Any:
+def shifted(x: Any, exponent: Any, least: int, lowest: int, *, nearest: bool, clean: bool = False) -> Any:
     """x · 2^-exponent for rounding to a format whose least value is 2^least, in the working dtype.
 
     What is below 2^(least - 2) counts only as not being zero, and where rounding is to nearest as zero, so few of its
-    digits are kept. `clean`: x is known to hold neither Inf nor NaN.
+    digits are kept. No exponent is below `lowest`. `clean`: x is known to hold neither Inf nor NaN.
     """
     x = widened(x)
     layout = layout_of(x)
     if is_tensor(x):
-        if nearest and x.is_cuda and layout is FLOAT32:  # a GPU keeps subnormals; what underflows is rounded to zero
+        if (
+            nearest and x.is_cuda and layout is FLOAT32 and lowest >= -layout.bias
+        ):  # a GPU keeps subnormals; what underflows is rounded to zero
             return x * unpattern(power(-exponent, layout, TORCH))
         u = pattern(x)
         return unpattern((u & layout.sign) | ldexp(u & layout.magnitude, -exponent, layout, TORCH))
     u = pattern(np.ascontiguousarray(x))
     m = u & layout.magnitude
     low = int(exponent.min(initial=0))
-    if low < 2 - layout.bias - least or int(exponent.max(initial=0)) > layout.bias:
+    near = low < 2 - layout.bias - least or int(exponent.max(initial=0)) > layout.bias
+    if near or not (nearest or ((m == 0) | (m >= layout.implicit)).all()):
         return unpattern((u & layout.sign) | ldexp(m, -exponent, layout, NUMPY))
     result = np.subtract(m, (exponent << layout.mantissa_bits).astype(m.dtype))
     floor = _zeros(m) if nearest else np.minimum(m, 1)  # an array: NumPy's loops with a number are slower
     np.maximum(result, floor, out=result)
+    if not nearest:
+        np.multiply(result, m != 0, out=result)
     if not clean and (special := m >= layout.infinity).any():
         result = np.where(special, m, result)
     np.bitwise_and(u, layout.sign, out=m)

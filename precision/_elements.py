@@ -25,7 +25,7 @@ def in_units(x: Any, scales: Scales, s: Scheme) -> Any:
     """x in units of its scale, in float32 or float64, to be rounded to the element format."""
     if s.is_power:
         nearest = s.rounding in ("nearest_even", "nearest_away")
-        return bw.shifted(x, scales.exponent, s.least, nearest=nearest, clean=scales.clean)
+        return bw.shifted(x, scales.exponent, s.least, s.scale_exponents[0], nearest=nearest, clean=scales.clean)
     x = bw.widened(x)
     if scales.factor is not None and bw.layout_of(x).bits == 32:
         return bw.product(x, scales.factor)
@@ -63,7 +63,11 @@ def codes_of(x: Any, scales: Scales, s: Scheme, random: Any = None) -> Any:
 def _fused(x: Any, scales: Scales) -> Any:
     """x * (1 / scale) + zero_point, rounded once."""
     x = bw.widened(x)
-    a, b, c = bw.where(x != x, zeros(x), x), scales.factor + zeros(x), _like(scales.zero, x) + zeros(x)
+    a, b, c = (
+        bw.where(x != x, zeros(x), x),
+        bw.where(x == x, scales.factor, scales.factor),
+        _like(scales.zero, x) + zeros(x),
+    )
     y = arithmetic.fma(a, b, c, "float64" if bw.layout_of(x).bits == 64 else "float32", policy="ieee")
     return bw.where(x != x, bw.full(math.nan, y), y)
 
@@ -135,9 +139,10 @@ def values_of(codes: Any, scales: Scales, s: Scheme, dtype: str) -> Any:
         v = codec.decode(codes, s.element, "float32" if s.element.bits <= 16 else "float64")
         v = v - _like(zero, v)
     else:
-        v = codec.decode(codes, s.element, "float64" if dtype == "float64" else "float32")
+        wide = dtype == "float64" or (s.is_power and s.scale_exponents[0] + s.least < -149)
+        v = codec.decode(codes, s.element, "float64" if wide else "float32")
     if s.is_power:
-        out = bw.restored(v, scales.exponent if dtype != "float64" else _wide(scales.exponent))
+        out = bw.restored(v, _wide(scales.exponent) if wide else scales.exponent)
         if scales.bad is not None:
             out = bw.where(scales.bad, bw.full(math.nan, out), out)
         return _cast(out, dtype)
@@ -162,5 +167,7 @@ def _cast(x: Any, dtype: str) -> Any:
         return x
     if own == "float64" and dtype == "float32":
         return bw.in_float32(x)
-    y = round_to(x, dtype, policy="ieee")
-    return y.to(getattr(sys.modules["torch"], dtype)) if bw.is_tensor(y) else y.astype(get_format(dtype).numpy_dtype)
+    if bw.is_tensor(x):
+        return round_to(x, dtype, policy="ieee").to(getattr(sys.modules["torch"], dtype))
+    codes = np.asarray(codec.encode(x, dtype, policy="ieee"))  # a cast would flush subnormals where the processor does
+    return codes.view(get_format(dtype).numpy_dtype)

@@ -15,7 +15,7 @@ import numpy as np
 
 from precision import _blockwise as bw
 from precision import _engine
-from precision._array import NUMPY, TORCH, Layout
+from precision._array import FLOAT32, FLOAT64, NUMPY, TORCH, Layout
 from precision.formats import IntFormat
 from precision.rounding import round_to
 from precision.scaling import Blocks, as_float64, integer_range, power_exponent
@@ -193,14 +193,14 @@ def _affine(view: Any, blocks: Blocks, s: Scheme) -> Scales:
         bad = bad & False
     lo, hi = (bw.in_float64(bw.where(bad, zeros(low), end)) for end in (low, high))
     none = zeros(lo)
-    lo, hi = bw.where(lo < 0, lo, none), bw.where(hi > 0, hi, none)
+    lo, hi = bw.where(bw.pattern(lo) < 0, lo, none), bw.where(bw.pattern(hi) > 0, hi, none)  # subnormals are no zeros
     qmin, qmax = integer_range(s.element, s.restricted)  # type: ignore[arg-type]
     fmt, wide = s.scale_format, bw.layout_of(view).bits == 64
     scale = round_to(
         bw.odd("div", bw.odd("sub", hi, lo, wide=wide), float(qmax - qmin), wide=wide), fmt, policy="saturate"
     )
     scale = bw.where(scale == 0, bw.full(fmt.smallest_subnormal, scale), scale)
-    scale = bw.where(hi == lo, bw.full(1.0, scale), scale)
+    scale = bw.where(((bw.pattern(hi) | bw.pattern(lo)) & FLOAT64.magnitude) == 0, bw.full(1.0, scale), scale)
     zero = bw.odd("sub", bw.full(float(qmin), lo), bw.odd("div", lo, scale, wide=wide), wide=wide)
     zero = round_to(zero, "int32").clip(qmin, qmax)
     found = _marked(bw.in_float32(scale), bad, zero=_integers(zero))
@@ -224,14 +224,20 @@ def _given(view: Any, blocks: Blocks, s: Scheme) -> Scales:
             torch = sys.modules["torch"]
             array = torch.as_tensor(given, device=view.device).detach().to(getattr(torch, dtype))
         else:
-            array = np.asarray(given.detach().cpu() if bw.is_tensor(given) else given).astype(dtype)
+            array = np.asarray(given.detach().cpu() if bw.is_tensor(given) else given)
+            if dtype == "float32" and array.dtype != np.float32:
+                array = bw.in_float32(array)
+            array = array.astype(dtype, copy=False)
         shape = tuple(array.shape)
         if shape not in ((), blocks.scales):
             raise ValueError(f"{what} has shape {shape}; these blocks have scales of shape {blocks.scales}")
-        return array.reshape(blocks.kept) if shape else array + _zeros_of(blocks.kept, array)
+        if shape:
+            return array.reshape(blocks.kept)
+        return array.expand(blocks.kept).clone() if bw.is_tensor(array) else np.full(blocks.kept, array, array.dtype)
 
     value = shaped(s.scale, "scale", "float32")
-    if not is_traced(value) and bool((~(value > 0) | (value > FLOAT32_MAX)).any()):
+    u = bw.pattern(value)  # comparing floats may flush a subnormal
+    if not is_traced(value) and bool(((u <= 0) | (u >= FLOAT32.infinity)).any()):
         raise ValueError("scale holds numbers that are zero, negative, infinite or NaN; it must be positive and finite")
     if s.is_power:
         exponent = bw.exponent_of(value)
@@ -246,10 +252,6 @@ def _given(view: Any, blocks: Blocks, s: Scheme) -> Scales:
             raise ValueError(f"zero_point must be an integer of {s.element.name}, {low} to {high}")
     factor = bw.quotient(bw.full(1.0, value), value) if s.division == "reciprocal" else None
     return Scales(value, zero=zero, factor=factor)
-
-
-def _zeros_of(shape: tuple[int, ...], like: Any) -> Any:
-    return like.new_zeros(shape) if bw.is_tensor(like) else np.zeros(shape, like.dtype)
 
 
 def middle(s: Scheme) -> int:

@@ -264,6 +264,8 @@ def _checked(made: dict[str, Any], given: dict[str, Any]) -> Scheme:
                 f"observer is {made['observer']!r}; it must be one of {', '.join(OBSERVERS)}, or an Observer"
             )
         made["observer"] = OBSERVERS[made["observer"]]
+    if isinstance(element, IntFormat) and element.bits > 16:
+        raise ValueError(f"{element.name} is too wide: integers of up to 16 bits are quantized to")
     s = Scheme(**made)
     mode_of(s.rounding)
     get_policy(s.policy, element)
@@ -277,8 +279,6 @@ def _checked(made: dict[str, Any], given: dict[str, Any]) -> Scheme:
         raise ValueError(f"{s.scale_format.name} has no zero: zero_block must be 'smallest' or 'one'")
     if s.is_integer:
         integer_range(element, s.restricted)  # type: ignore[arg-type]
-        if element.bits > 16:
-            raise ValueError(f"{element.name} is too wide: integers of up to 16 bits are quantized to")
     elif not s.symmetric or s.zero_point is not None or s.restricted:
         raise ValueError(f"zero points, symmetric=False and restricted are of integers; {element.name} has none")
     if s.zero_point_order == "fused" and s.division != "reciprocal":
