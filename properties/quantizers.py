@@ -221,6 +221,12 @@ def _our_schemes() -> dict[Quantization, P.Scheme]:
     add(claim, "int4", block=24, scale_format="float16")
     add(Quantization("float8", e4m3), "float8_e4m3fn")
     add(Quantization("float8.channel", e4m3, granularity="channel"), "float8_e4m3fn", granularity="channel")
+    add(_mx("mxfp4.columns", fp4), "mxfp4")
+    add(_mx("mxfp8_e4m3.tiles", "float8_e4m3fn", ragged=False), "mxfp8_e4m3", block=(4, 8))
+    add(_mx("mxfp6_e3m2.tensor", "float6_e3m2fn"), "mxfp6_e3m2")
+    add(_nv("nvfp4.tensor"), "nvfp4")
+    add(Quantization("int8.columns", int8, granularity="channel"), "int8", granularity="channel")
+    add(Quantization("int4.affine.tensor", int4, rule="ends", ragged=True, **affine), "int4", **affine)
     for preset, claims in _PRESETS.items():
         for name, scale in _GIVEN.items():
             more: Any = {"rule": "given", "symmetric": False, "infinity": "clip", **claims}
@@ -236,7 +242,11 @@ def _our_schemes() -> dict[Quantization, P.Scheme]:
 
 
 class OurQuantizer:
-    """`precision.quantize` and `precision.fake_quantize`, in schemes of every kind."""
+    """`precision.quantize` and `precision.fake_quantize`, in schemes of every kind.
+
+    In those named "...columns" scales run along the first axis of the matrix, turned; in "...tiles" a block of 32 is
+    laid out as 4 rows of 8; "...tensor" is torch's.
+    """
 
     def __init__(self) -> None:
         self.name = "ours"
@@ -246,21 +256,50 @@ class OurQuantizer:
         self.formats: Sequence[AnyFormat | str] = _formats(self.schemes)
 
     def quantize(self, x: Array, scheme: Quantization) -> Quantized:
-        q = P.quantize(x, self._schemes[scheme])
-        return Quantized(q.dequantize(), q.codes, q.scales, q.zero_points, q.tensor_scale, q.packed)
+        there, back, axis = _layout(x, scheme)
+        q = P.quantize(there(x), self._schemes[scheme], axis)
+        moved = axis is not None or scheme.name.endswith("tiles")  # the codes are packed in another order
+        scales, zeros = (a if a is None or axis is None else a.T for a in (q.scales, q.zero_points))
+        packed = None if moved else q.packed
+        return Quantized(back(q.dequantize()), back(q.codes), scales, zeros, q.tensor_scale, packed)
 
     def fake_quantize(self, x: Array, scheme: Quantization) -> Array:
-        values: Array = P.fake_quantize(x, self._schemes[scheme])
+        there, back, axis = _layout(x, scheme)
+        values: Array = np.asarray(back(P.fake_quantize(there(x), self._schemes[scheme], axis)))
         return values
 
     def gradient(self, x: Array, scheme: Quantization) -> Array:
         import torch
 
-        leaf = torch.from_numpy(x).requires_grad_()
-        P.fake_quantize(leaf, self._schemes[scheme]).sum().backward()
+        there, back, axis = _layout(x, scheme)
+        leaf = torch.as_tensor(there(x)).requires_grad_()
+        P.fake_quantize(leaf, self._schemes[scheme], axis).sum().backward()
         assert leaf.grad is not None
-        found: Array = leaf.grad.numpy()
+        found: Array = np.asarray(back(leaf.grad.numpy()))
         return found
+
+
+def _layout(x: Array, scheme: Quantization) -> tuple[Callable[[Any], Any], Callable[[Any], Any], int | None]:
+    """How a matrix is handed over, how what has its shape comes back, and the axis."""
+    kind = scheme.name.rpartition(".")[2]
+    if kind == "columns":
+        axis = 0 if scheme.granularity == "block" else 1
+        return (lambda a: np.ascontiguousarray(a.T)), (lambda a: a.T), axis
+    if kind == "tiles":
+        rows, columns = x.shape
+
+        def there(a: Any) -> Any:
+            return np.ascontiguousarray(a.reshape(rows, -1, 4, 8).transpose(0, 2, 1, 3)).reshape(rows * 4, -1)
+
+        def back(a: Any) -> Any:
+            return np.ascontiguousarray(a.reshape(rows, 4, -1, 8).transpose(0, 2, 1, 3)).reshape(rows, columns)
+
+        return there, back, None
+    if kind == "tensor" and scheme.granularity != "tensor":
+        import torch
+
+        return torch.from_numpy, (lambda a: a), None
+    return (lambda a: a), (lambda a: a), None
 
 
 # --- Peers ------------------------------------------------------------------------------------------------------------

@@ -78,6 +78,21 @@ def test_products_of_matrices_are_judged_by_the_laws_on_them(run, subject: str, 
     assert not set(result.parseoutcomes()) - {"passed", "deselected"}
 
 
+def test_quantizers_are_judged_by_the_laws_on_them(run) -> None:
+    result = run("--pyargs", "properties.suite", "--subject", "torch", "-k", "test_quantizers and not drawn")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "*laws by scheme*",
+            "extremes.infinities_go_to_the_end_of_their_sign *+ x*",
+            "quantizers.no_other_value_is_nearer *+ x +",
+            "scales.zero_is_exact *+",
+        ]
+    )
+    assert "laws by format" not in result.stdout.str()
+    assert not set(result.parseoutcomes()) - {"passed", "deselected", "skipped", "xfailed"}
+
+
 def test_a_wrong_subject_fails_with_the_counterexample_and_no_traceback(run) -> None:
     result = run(*ONE, "--subject", "adapter:codec", "-k", "ties_go_to_even and not drawn")
     assert result.ret == 1
