@@ -48,8 +48,8 @@ def _divided(x: Any, scale: Any) -> Any:
 def codes_of(x: Any, scales: Scales, s: Scheme, random: Any = None) -> Any:
     """The codes of elements (a piece of an array, or all of a tensor)."""
     fused = s.zero_point_order == "fused" and scales.zero is not None
-    y = _fused(x, scales) if fused else in_units(x, scales, s)
-    rounding = s.rounding if random is None else Rounding("stochastic", random, s.rounding.bits)  # type: ignore[union-attr]
+    y = fused_sum(x, scales) if fused else in_units(x, scales, s)
+    rounding = rounding_of(s, random)
     if not s.is_integer:
         if scales.bad is not None:
             y = bw.where(scales.bad, bw.full(math.nan, y), y)
@@ -60,13 +60,18 @@ def codes_of(x: Any, scales: Scales, s: Scheme, random: Any = None) -> Any:
     return _integer_codes(y, scales, s, rounding)
 
 
-def _fused(x: Any, scales: Scales) -> Any:
+def rounding_of(s: Scheme, random: Any) -> Any:
+    """The rounding of a scheme, with the random bits of a piece."""
+    return s.rounding if random is None else Rounding("stochastic", random, s.rounding.bits)  # type: ignore[union-attr]
+
+
+def fused_sum(x: Any, scales: Scales) -> Any:
     """x * (1 / scale) + zero_point, rounded once."""
     x = bw.widened(x)
     a, b, c = (
         bw.where(x != x, zeros(x), x),
         bw.where(x == x, scales.factor, scales.factor),
-        _like(scales.zero, x) + zeros(x),
+        like(scales.zero, x) + zeros(x),
     )
     y = arithmetic.fma(a, b, c, "float64" if bw.layout_of(x).bits == 64 else "float32", policy="ieee")
     return bw.where(x != x, bw.full(math.nan, y), y)
@@ -91,9 +96,9 @@ def _integer_codes(y: Any, scales: Scales, s: Scheme, rounding: Any) -> Any:
     if isinstance(zero, int) and zero == 0:
         return _encoded(y.clip(low, None) if s.restricted else y, fmt, rounding, "saturate")
     if added or s.zero_point_order == "before_rounding":
-        y = y if added else bw.total(y, _like(zero, y))
+        y = y if added else bw.total(y, like(zero, y))
         return _encoded(y.clip(low, high), fmt, rounding, "saturate")
-    least, most = low - _like(zero, y), high - _like(zero, y)
+    least, most = low - like(zero, y), high - like(zero, y)
     y = bw.where(y < least, least + zeros(y), bw.where(y > most, most + zeros(y), y))
     n = _encoded(y, s.endless, rounding, "saturate")
     return _added(n, zero, (1 << fmt.bits) - 1, _engine.code_dtype(fmt))
@@ -103,12 +108,12 @@ def _without_nan(y: Any, zero: Any, scales: Scales, s: Scheme, added: bool) -> A
     """Elements with what the scheme says in place of NaN; `added`: they have their zero point already."""
     if s.missing_nan == "raise" and any_(y != y):
         raise ValueError("x contains NaN, and the scheme says missing_nan='raise': see Scheme.missing_nan")
-    nothing = zeros(y) + _like(zero, y) if added else zeros(y)  # what stands for 0.0
+    nothing = zeros(y) + like(zero, y) if added else zeros(y)  # what stands for 0.0
     instead = nothing
     if s.missing_nan in ("max", "min"):
         instead = bw.full(math.inf if s.missing_nan == "max" else -math.inf, y)
     elif s.missing_nan == "integer_zero":
-        instead = nothing - _like(zero, y)
+        instead = nothing - like(zero, y)
     y = bw.where(y != y, instead, y)
     return y if scales.bad is None else bw.where(scales.bad, nothing, y)
 
@@ -125,7 +130,7 @@ def _added(codes: Any, zero: Any, mask: int, dtype: Any) -> Any:
     ).astype(dtype)
 
 
-def _like(zero: Any, y: Any) -> Any:
+def like(zero: Any, y: Any) -> Any:
     """A zero point as floats of the dtype of y."""
     if isinstance(zero, int):
         return float(zero)
@@ -137,7 +142,7 @@ def values_of(codes: Any, scales: Scales, s: Scheme, dtype: str) -> Any:
     if s.is_integer and not s.is_power:
         zero = middle(s) if scales.zero is None else scales.zero
         v = codec.decode(codes, s.element, "float32" if s.element.bits <= 16 else "float64")
-        v = v - _like(zero, v)
+        v = v - like(zero, v)
     else:
         wide = dtype == "float64" or (s.is_power and s.scale_exponents[0] + s.least < -149)
         v = codec.decode(codes, s.element, "float64" if wide else "float32")

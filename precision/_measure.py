@@ -114,8 +114,7 @@ def _by_amax(amax: Any, zero: Any, bad: Any, layout: Layout, s: Scheme, ops: Any
     empty = {"zero": 0.0, "one": 1.0, "smallest": fmt.smallest_subnormal}[s.zero_block]
     scale = bw.where(zero, bw.full(empty, scale), scale)
     found = _marked(bw.in_float32(scale), bad, tensor=tensor)
-    factor = bw.quotient(bw.full(1.0, found.value), found.value) if s.division == "reciprocal" else None
-    return replace(found, factor=factor)
+    return replace(found, factor=factor_of(found.value, tensor, s))
 
 
 def _positive_max(s: Scheme) -> float:
@@ -145,19 +144,27 @@ def _transformer_engine(wide: Any, bad: Any, s: Scheme) -> Scales:
     multiplier = bw.product(encode, bw.full(float(np.float32(1) / np.float32(largest)), encode))
     scale = bw.product(amax, multiplier)
     scale = round_to(bw.where(scale > fmt.max, bw.full(fmt.max, scale), scale), fmt, policy="saturate")
-    factor = bw.quotient(bw.full(1.0, scale), bw.product(scale, decode))
-    factor = bw.where(factor > FLOAT32_MAX, bw.full(FLOAT32_MAX, factor), factor)
-    return replace(_marked(scale, bad, tensor=decode), factor=factor)
+    return replace(_marked(scale, bad, tensor=decode), factor=factor_of(scale, decode, s))
 
 
 def _torchao(wide: Any, bad: Any, tensor: Any, s: Scheme) -> Scales:
     """NVFP4 in the order of torchao 0.18: everything in float32, scales from the smallest normal number on."""
-    fmt, one = s.scale_format, bw.full(1.0, tensor)
+    fmt = s.scale_format
     amax = bw.in_float32(wide)
     scale = bw.quotient(bw.quotient(amax, bw.full(s.element.max, amax)), tensor)
     scale = bw.where(scale < fmt.smallest_normal, bw.full(fmt.smallest_normal, scale), scale)
     scale = round_to(scale, fmt, policy="saturate")
-    return replace(_marked(scale, bad, tensor=tensor), factor=bw.quotient(bw.quotient(one, tensor), scale))
+    return replace(_marked(scale, bad, tensor=tensor), factor=factor_of(scale, tensor, s))
+
+
+def factor_of(value: Any, tensor: Any, s: Scheme) -> Any:
+    """What float32 elements are multiplied by, of a scheme that multiplies them; else None."""
+    if s.recipe == "te":
+        factor = bw.quotient(bw.full(1.0, value), bw.product(value, tensor))
+        return bw.where(factor > FLOAT32_MAX, bw.full(FLOAT32_MAX, factor), factor)
+    if s.recipe == "torchao":
+        return bw.quotient(bw.quotient(bw.full(1.0, tensor), tensor), value)
+    return bw.quotient(bw.full(1.0, value), value) if s.division == "reciprocal" else None
 
 
 def _observed(view: Any, blocks: Blocks, s: Scheme) -> tuple[Any, Any]:
@@ -204,8 +211,7 @@ def _affine(view: Any, blocks: Blocks, s: Scheme) -> Scales:
     zero = bw.odd("sub", bw.full(float(qmin), lo), bw.odd("div", lo, scale, wide=wide), wide=wide)
     zero = round_to(zero, "int32").clip(qmin, qmax)
     found = _marked(bw.in_float32(scale), bad, zero=_integers(zero))
-    factor = bw.quotient(bw.full(1.0, found.value), found.value) if s.division == "reciprocal" else None
-    return replace(found, factor=factor)
+    return replace(found, factor=factor_of(found.value, None, s))
 
 
 def zeros(x: Any) -> Any:
@@ -250,8 +256,7 @@ def _given(view: Any, blocks: Blocks, s: Scheme) -> Scales:
         low, high = int(s.element.min), int(s.element.max)
         if not is_traced(zero) and bool(((zero < low) | (zero > high)).any()):
             raise ValueError(f"zero_point must be an integer of {s.element.name}, {low} to {high}")
-    factor = bw.quotient(bw.full(1.0, value), value) if s.division == "reciprocal" else None
-    return Scales(value, zero=zero, factor=factor)
+    return Scales(value, zero=zero, factor=factor_of(value, None, s))
 
 
 def middle(s: Scheme) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from precision import _blockwise as bw
-from precision._elements import in_units
+from precision._elements import fused_sum, in_units, like, rounding_of
 from precision._measure import middle
 from precision.formats import IntFormat
-from precision.quantization import Quantized, prepared, quantize, round_trip
+from precision.quantization import Quantized, prepared, quantize, random_of, round_trip
 from precision.rounding import round_to
 from precision.scaling import integer_range
 from precision.schemes import Scheme
@@ -37,14 +37,19 @@ def inside(x: Any, q: Quantized) -> tuple[Any, Any]:
     """Where elements were not clipped, in the view of the blocks, and the elements in units of their scales."""
     s = q.scheme
     _, _, blocks = prepared(x, s, q.axis, "quantize")
-    scales = q.measured()
-    units = in_units(bw.padded(x, blocks), scales, s)
-    if isinstance(s.element, IntFormat):
-        low, high = integer_range(s.element, s.restricted)
-        zero: Any = middle(s) if scales.zero is None else scales.zero
-        rounded = round_to(units, s.endless) + (0 if s.is_power else zero)
-        return (rounded >= low) & (rounded <= high) & (units == units), units
-    return (round_to(units, s.endless).abs() <= s.element.max) & (units == units), units
+    scales, view = q.measured(), bw.padded(x, blocks)
+    units = in_units(view, scales, s)
+    rounding = rounding_of(s, random_of(s, blocks, view))
+    if not isinstance(s.element, IntFormat):
+        return (round_to(units, s.endless, rounding=rounding).abs() <= s.element.max) & (units == units), units
+    low, high = integer_range(s.element, s.restricted)
+    zero: Any = middle(s) if scales.zero is None else scales.zero
+    if s.is_power or s.zero_point_order == "after_rounding" or scales.zero is None:
+        rounded = round_to(units, s.endless, rounding=rounding) + (0 if s.is_power else zero)
+    else:
+        added = fused_sum(view, scales) if s.zero_point_order == "fused" else bw.total(units, like(zero, units))
+        rounded = round_to(added, s.endless, rounding=rounding)
+    return (rounded >= low) & (rounded <= high) & (units == units), units
 
 
 class _StraightThrough(torch.autograd.Function):

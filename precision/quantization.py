@@ -34,7 +34,7 @@ from precision import _blockwise as bw
 from precision import _engine, codec
 from precision._array import LAYOUTS
 from precision._elements import codes_of, values_of
-from precision._measure import Scales, any_, is_traced, measured, zeros
+from precision._measure import Scales, any_, factor_of, is_traced, measured, zeros
 from precision.formats import get_format
 from precision.policies import Rounding
 from precision.scaling import Blocks, blocks_of
@@ -80,7 +80,7 @@ def prepared(x: Any, s: Any, axis: int | None, what: str) -> tuple[Any, Scheme, 
     return x, s, blocks
 
 
-def _random_of(s: Scheme, blocks: Blocks, x: Any) -> Any:
+def random_of(s: Scheme, blocks: Blocks, x: Any) -> Any:
     """The random bits of stochastic rounding, padded and split as x is; None for the other roundings."""
     if not isinstance(s.rounding, Rounding) or s.rounding.name != "stochastic":
         return None
@@ -170,7 +170,8 @@ class Quantized:
         bad = value != value
         zero = None if self.zero_points is None else self.zero_points.reshape(kept)
         if not s.is_power:
-            return Scales(value, zero=zero, tensor=self.tensor_scale, bad=bad)
+            factor = factor_of(value, self.tensor_scale, s)
+            return Scales(value, zero=zero, tensor=self.tensor_scale, factor=factor, bad=bad)
         clean = bw.where(bad, zeros(value) + 1.0, value)
         some = bad if is_traced(bad) or any_(bad) else None
         return Scales(value, exponent=bw.exponent_of(clean) - s.fraction_bits, bad=some)
@@ -271,7 +272,7 @@ def _quantized(
     view: Any, s: Scheme, blocks: Blocks, axis: int | None, name: str, source: Callable[[], Any] | None
 ) -> Quantized:
     scales = measured(view, blocks, s)
-    random = _random_of(s, blocks, view)
+    random = random_of(s, blocks, view)
     if bw.is_tensor(view):
         codes = codes_of(view, scales, s, random)
     else:
@@ -293,11 +294,11 @@ def round_trip(x: Any, s: Scheme, axis: int | None = None) -> Any:
     if as_torch and (x.is_cuda or is_traced(x)):
         view = bw.padded(x, blocks)
         scales = measured(view, blocks, s)
-        return bw.cropped(values_of(codes_of(view, scales, s, _random_of(s, blocks, view)), scales, s, name), blocks)
+        return bw.cropped(values_of(codes_of(view, scales, s, random_of(s, blocks, view)), scales, s, name), blocks)
     view = bw.padded(to_array(x) if as_torch else x, blocks)
     scales = measured(view, blocks, s)
     out = np.empty(blocks.view, get_format(name).numpy_dtype)
-    random = _random_of(s, blocks, view)
+    random = random_of(s, blocks, view)
     _each(view, blocks, scales, out, lambda x, part, r: values_of(codes_of(x, part, s, r), part, s, name), random)
     return to_tensor(bw.cropped(out, blocks), sys.modules["torch"]) if as_torch else bw.cropped(out, blocks)
 

@@ -156,7 +156,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 "onnx": QuantizeLinear (its reference converts |x / scale| from 2^31 on, Inf and NaN as x86 does; here they saturate).
 "torch_quantize": torch.quantize_per_tensor; with granularity="channel" quantize_per_channel, which rounds the product
 before it adds the zero point, and makes NaN the integer 0. "torch_fake_quantize": fake_quantize_per_tensor_affine, and
-per channel but for +Inf, which becomes the least integer there (torch 2.13 on CPU).
+per channel but for what is 2^63 steps or more, which becomes the least integer there (torch 2.13 on CPU).
 """
 _PER_CHANNEL: dict[str, dict[str, Any]] = {
     "torch_quantize": {"zero_point_order": "before_rounding", "missing_nan": "integer_zero"},

@@ -900,9 +900,7 @@ def test_given_scales() -> None:
     for name in ("int8", "channel", "mxfp4", "float8_e4m3fn", "affine"):
         s = SCHEMES[name]
         q = P.quantize(x, s)
-        again = P.quantize(
-            x, schemes.replace(s, scale=q.scales, zero_point=q.zero_points) if hasattr(schemes, "replace") else s
-        )
+        again = P.quantize(x, replace(s, scale=q.scales, zero_point=q.zero_points))
         same(again.codes, q.codes)
         same(again.scales, q.scales)
     one = P.quantize(x, P.scheme("int8", granularity="channel", scale=0.5))
