@@ -170,9 +170,9 @@ def factor_of(value: Any, tensor: Any, s: Scheme) -> Any:
 def _observed(view: Any, blocks: Blocks, s: Scheme) -> tuple[Any, Any]:
     """The range that the observer chooses for each block, in the working dtype."""
     if is_traced(view):
-        raise ValueError("an observer cannot be traced: measure with P.calibrate, and quantize with the scale it gives")
+        raise ValueError("an observer cannot be traced: measure with P.observers.Calibration, and use its scheme()")
     assert s.observer is not None
-    x = view.detach().cpu().float().numpy() if bw.is_tensor(view) else bw.widened(view)
+    x = bw.widened(view.detach()).cpu().numpy() if bw.is_tensor(view) else bw.widened(view)
     low, high = s.observer.range(matrix(x, blocks), s)
     found = [np.asarray(end, x.dtype).reshape(blocks.kept) for end in (low, high)]
     if bw.is_tensor(view):

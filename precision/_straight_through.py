@@ -39,9 +39,10 @@ def inside(x: Any, q: Quantized) -> tuple[Any, Any]:
     _, _, blocks = prepared(x, s, q.axis, "quantize")
     scales, view = q.measured(), bw.padded(x, blocks)
     units = in_units(view, scales, s)
+    good = units == units if scales.bad is None else (units == units) & ~scales.bad
     rounding = rounding_of(s, random_of(s, blocks, view))
     if not isinstance(s.element, IntFormat):
-        return (round_to(units, s.endless, rounding=rounding).abs() <= s.element.max) & (units == units), units
+        return (round_to(units, s.endless, rounding=rounding).abs() <= s.element.max) & good, units
     low, high = integer_range(s.element, s.restricted)
     zero: Any = middle(s) if scales.zero is None else scales.zero
     if s.is_power or s.zero_point_order == "after_rounding" or scales.zero is None:
@@ -49,7 +50,7 @@ def inside(x: Any, q: Quantized) -> tuple[Any, Any]:
     else:
         added = fused_sum(view, scales) if s.zero_point_order == "fused" else bw.total(units, like(zero, units))
         rounded = round_to(added, s.endless, rounding=rounding)
-    return (rounded >= low) & (rounded <= high) & (units == units), units
+    return (rounded >= low) & (rounded <= high) & good, units
 
 
 class _StraightThrough(torch.autograd.Function):

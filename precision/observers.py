@@ -227,7 +227,7 @@ class Calibration:
 
         x, s, blocks = prepared(x, self.base, self.axis, "quantize")
         view = bw.padded(x, blocks)
-        view = view.float().cpu().numpy() if bw.is_tensor(view) else bw.widened(view)
+        view = bw.widened(view).cpu().numpy() if bw.is_tensor(view) else bw.widened(view)
         observer = s.observer or AbsMax()
         now = observer.range(matrix(view, blocks), s)
         if self.history and self.shape != blocks.scales:

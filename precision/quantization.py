@@ -325,7 +325,8 @@ def fake_quantize(
     y = (n - zero_point) * scale with the rounding passed over, n - zero_point - x / scale inside and n - zero_point for
     clipped elements, summed over the block (LSQ, arXiv 1902.08153; LSQ+, arXiv 2004.09576).
 
-    An element is clipped when rounding to the element's grid, continued without end, leaves its range; Inf and NaN are.
+    An element is clipped when rounding to the element's grid, continued without end, leaves its range; Inf and NaN are,
+    and all of a block whose scale is NaN.
     `scale` and `zero_point` given here take the place of the scheme's. Bits, policies and errors as in `quantize`.
     """
     if gradient not in GRADIENTS:
