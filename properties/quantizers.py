@@ -343,16 +343,26 @@ class TorchQuantizer:
     """torch's `quantize_per_tensor` and `quantize_per_channel`, its fake quantization, and torch.ao's observers."""
 
     # Seen with torch 2.13.0 on a CPU.
-    findings: ClassVar[dict[str, str]] = dict.fromkeys(
-        (
-            "quantizers.no_other_value_is_nearer[fake_quantize_per_channel]",
-            "quantizers.elements_are_clipped_at_the_ends[fake_quantize_per_channel]",
-            "quantizers.elements_are_those_of_the_declared_order[fake_quantize_per_channel]",
-            "quantizers.larger_elements_have_larger_values[fake_quantize_per_channel]",
-            "extremes.infinities_go_to_the_end_of_their_sign[fake_quantize_per_channel]",
+    findings: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(
+            (
+                "quantizers.no_other_value_is_nearer[fake_quantize_per_channel]",
+                "quantizers.elements_are_clipped_at_the_ends[fake_quantize_per_channel]",
+                "quantizers.elements_are_those_of_the_declared_order[fake_quantize_per_channel]",
+                "quantizers.larger_elements_have_larger_values[fake_quantize_per_channel]",
+                "extremes.infinities_go_to_the_end_of_their_sign[fake_quantize_per_channel]",
+            ),
+            "x / scale of 2^63 and more, +Inf included, becomes the least integer",
         ),
-        "x / scale of 2^63 and more, +Inf included, becomes the least integer",
-    )
+        **dict.fromkeys(
+            (
+                "scales.scales_are_values_of_their_format[minmax_observer*]",
+                "scales.scales_and_zero_points_hold_the_range[minmax_observer*]",
+                "scales.zero_is_exact[minmax_observer*]",
+            ),
+            "high - low overflows float32, and so does the scale",
+        ),
+    }
 
     def __init__(self) -> None:
         import torch

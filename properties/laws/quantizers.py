@@ -281,8 +281,8 @@ def larger_elements_have_larger_values(subject: Quantizer, scheme: Quantization,
     got = values_from(subject, scheme, x.x)
     numbers, values = blocked(wide(x.x), scheme, np.nan), blocked(got, scheme, np.nan)
     order = np.argsort(numbers, axis=2, kind="stable")
-    values = np.take_along_axis(values, order, 2)
-    right = ~(np.diff(values, axis=2) < 0)
+    values = np.take_along_axis(np.where(np.isnan(numbers), np.nan, values), order, 2)
+    right = ~(values[:, :, 1:] < values[:, :, :-1])
     if not right.all():
         i, j, k = (int(n) for n in np.argwhere(~right)[0])
         pair = [float(numbers[i, j, order[i, j, n]]) for n in (k, k + 1)]
