@@ -111,6 +111,17 @@ def test_ties_at_the_ends_of_the_range(preset: str, x: float, grad: float) -> No
     assert a.grad.tolist() == [grad]
 
 
+def test_one_rounding_or_two_at_the_end_of_the_range() -> None:
+    """1.55 * 10 - 8 is just below 7.5, and rounded to 7; 1.55 * 10 in float32 is 15.5, and 7.5 is rounded to 8."""
+    for preset, grad in (("torch_quantize", 1), ("torch_fake_quantize", 0), ("onnx", 1)):
+        a = torch.tensor([1.55], requires_grad=True)
+        P.fake_quantize(a, P.scheme("int4", preset=preset, scale=0.1, zero_point=-8)).sum().backward()
+        assert a.grad is not None
+        assert a.grad.tolist() == [grad]
+        codes = P.quantize(a.detach(), P.scheme("int8", preset=preset, scale=0.1, zero_point=-8)).codes
+        assert codes.tolist() == [7 if grad else 8]
+
+
 def test_blocks_with_nan_have_no_gradient() -> None:
     x = sample(special=True).requires_grad_()
     P.fake_quantize(x, "mxfp4").sum().backward()
