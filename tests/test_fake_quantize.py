@@ -98,6 +98,11 @@ def test_clipped_elements_by_hand() -> None:
     P.fake_quantize(x, P.scheme("int4", scale=1.0, rounding="toward_zero")).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1, 1, 0]
+    for rounding, grads in (("nearest_even", [0, 0, 1]), ("toward_zero", [1, 1, 1]), ("toward_positive", [0, 0, 0])):
+        x = torch.tensor([[7.5, 7.0, 6.5]], requires_grad=True)  # scale 1; after 6 the grid goes on with 8
+        P.fake_quantize(x, P.scheme("mxfp4", rounding=rounding)).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [grads]
 
 
 @parametrize(("preset", "x", "grad"), [("torch_quantize", -1.5, 1), ("torch_quantize", -1.625, 0), ("torch_fake_quantize", -1.5, 0), ("onnx", -1.5, 0), ("torch_quantize", -0.5, 1), ("onnx", -0.5, 1), ("torch_quantize", 253.5, 1), ("onnx", 254.5, 1), ("torch_quantize", 254.5, 0)])  # fmt: skip

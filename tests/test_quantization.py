@@ -255,8 +255,9 @@ def test_measured_integers_against_the_oracle(fmt: str, dtype: Any) -> None:
         np.array([-63.5, 191.5, 0, 0.5, 1.5, 2.5, -0.5]) * np.ldexp(1.0, np.array([0, 1, -3, -140, 100, -20]))[:, None]
     )
     x[6] = 0
-    hair = 255 * ((1 << 24) + 2 * (1 << 20) + 1)  # the range is a tie of float32 and 2^-23 more: 57 digits
-    x[7] = [hair >> 10 << 10, -(hair - (hair >> 10 << 10)) - 2.0**-14, *np.zeros(5)]
+    tie = (1 << 24) + 253  # of float32, to an even number below; the range is 255 ties and 2^-22 more: 55 digits
+    x[7] = [255 * tie - 3, -(3 + 2.0**-22), *np.zeros(5)]
+    assert (x[7, 0], x[7, 1]) == (255 * tie - 3, -(3 + 2.0**-22))
     x[8, :2] = np.array([127.5, -127.5]) * (1 + 2.0**-24)
     signed = fmt.startswith("int")
     for symmetric, restricted in [(True, False), (False, False)] + [(True, True), (False, True)] * signed:
